@@ -1,7 +1,8 @@
 /* The operations of the linear layer, over the vector operations of vec/vec_<isa>.h. tile.inc.h
- * includes this file for each instruction set, after decode.inc.h. The contracts are in kernel.h.
+ * includes this file for each instruction set, after interleaved.inc.h. The contracts are in
+ * kernel.h.
  *
- * Lanes hold *outputs*, and rows of x are broadcast from where they are stored. Therefore the
+ * Lanes hold *outputs*, and elements of x are broadcast from where they are stored. Therefore the
  * result is stored as rows, no lane is idle even with few rows, and packed weights are read in
  * address order.
  */
@@ -90,9 +91,9 @@ static __attribute__((noinline)) void load_part(R r[V_LANES][V_LANES], const R_a
             r[d][i] = w[i * ldw + d];
 }
 
-/* Prefetches V_LANES rows of the weight, LINEAR_PREFETCH components after d, into L1. If the rows
- * end before that, the components are as far from the start of the next V_LANES rows as they would
- * be from the end of these. Rows from number `prefetched` on must not be prefetched. */
+/* Prefetches component d + LINEAR_PREFETCH of V_LANES rows of the weight into L1. If that is past
+ * the end of these rows, prefetches component d + LINEAR_PREFETCH - D of the next V_LANES rows.
+ * Rows from number `prefetched` on must not be prefetched. */
 V_INLINE void prefetch_rows(const R_any *w, ptrdiff_t ldw, int64_t d, int64_t D, int prefetched)
 {
     const bool same = d + LINEAR_PREFETCH < D;
@@ -107,8 +108,8 @@ V_INLINE void prefetch_rows(const R_any *w, ptrdiff_t ldw, int64_t d, int64_t D,
 
 /* Adds `runs` runs, which begin at component `from`, to the totals of one vector of outputs and mr
  * rows of x. The weights are transposed in registers. A run is one chain of additions for each row,
- * and the latency of an addition limits a chain. So with few rows of x, two interleaved runs are
- * faster. `whole`: there are V_LANES outputs or more. */
+ * and the latency of an addition limits a chain. So with one or two rows of x, two interleaved runs
+ * are faster. `whole`: there are V_LANES outputs or more. */
 V_INLINE void add_runs(vec total[ATTNI_FEW_ROWS], const R_any *w, ptrdiff_t ldw, int outputs,
                        int prefetched, const R_any *x, ptrdiff_t ldx, int64_t from, int64_t D,
                        const int mr, const int runs, const bool whole)

@@ -1,14 +1,16 @@
 /* The linear layer: out = x weight^T + bias.
  *
- * Outputs are in SIMD lanes. A panel is W outputs (64 with AVX-512 and float). Its weights are
- * transposed to [In][W] by `pack`, which also packs tiles of queries; or they were packed once for
- * all calls (attni_packed). Rows of x are not packed: an element of x is broadcast from where it is
- * stored, so few rows leave no lane idle.
+ * Outputs are in SIMD lanes. A panel is W outputs (64 with AVX-512 and float). The kernel operation
+ * pack() transposes the panel's weights to [In][W], unless they were packed once for all calls
+ * (attni_packed). Rows of x are not packed: an element of x is broadcast from where it is stored,
+ * so few rows leave no lane idle. Rows of x are copied first only if their elements are not
+ * contiguous, or if the rows would map to only a few sets of the caches (wants_copy()).
  *
- *   task       up to TASK_ROWS rows of x times some panels
- *     panel      W outputs
- *       run        64 components of In: the panel's weights for them (16 KB) are packed, and stay
- *                  in L1 while they are multiplied by all rows of the task
+ *   task         up to TASK_ROWS rows of x (PACKED_ROWS if weights are packed) times some panels
+ *     block      BLOCK_BYTES of each row of x, or all of In (block_of())
+ *       panel    W outputs
+ *         run    64 components of the block: the panel's weights for them (16 KB) are packed, and
+ *                stay in L1 while they are multiplied by all rows of the task
  *
  * With few rows, packing would be most of the work. Then the weight is transposed in registers
  * while it is multiplied, and the transposed weight is not stored (linear_few_rows).
@@ -22,11 +24,15 @@
 #include <stdatomic.h>
 #include <string.h>
 
-#define TASK_ROWS 516 /* a multiple of AVX2's and AVX-512's ROWS_OF(); more would pack less often */
+/* Rows in a task: a multiple of 12 and of 6, the rows of a micro-kernel with AVX2 and AVX-512
+ * (ROWS_OF() in kernel/tile.inc.h). */
+#define TASK_ROWS 516
 #define PACKED_ROWS 132  /* rows in a task if weights are already packed: x stays in L2 */
 #define BLOCK_BYTES 4096 /* of each row of x: all panels use them before the next bytes are read */
 #define WORKER_FLOP 2e6  /* about 20 microseconds; for less work, waking a thread does not pay */
-#define COPY_PANELS 4    /* a task that copies rows of x has at least so many panels, or all */
+/* If rows of x are copied, and there are more panels than this, tasks are not cut to fewer panels.
+ * (The last panels of all can be fewer.) */
+#define COPY_PANELS 4
 
 /* ------------------------------------------------------------------------------------- Checking */
 
@@ -72,8 +78,8 @@ static attn_tensor repeated(const attn_tensor *t)
     return r;
 }
 
-/* If batches follow each other in memory and share a weight, they become one batch with more rows,
- * so that fewer micro-kernels have fewer rows than they could have. */
+/* If batches follow each other in memory and share weight and bias, they become one batch with more
+ * rows. Then rows are left over for smaller micro-kernels only once, not in each batch. */
 static void join_batches(attni_linear *p)
 {
     const int64_t B = p->out.shape[0], T = p->out.shape[2];
@@ -101,7 +107,7 @@ static void cut_tasks(attni_linear *p, int threads)
     const int64_t B = p->out.shape[0], T = p->out.shape[2];
     const int64_t panels = p->head_panels * p->out.shape[1];
     const int64_t least = p->copy_x && panels > COPY_PANELS ? COPY_PANELS : 1;
-    /* Fewer rows take hardly less time: the weight must be read. */
+    /* Fewer than ATTNI_FEW_ROWS rows take hardly less time, because the whole weight is read. */
     const int64_t rows = T < ATTNI_FEW_ROWS ? ATTNI_FEW_ROWS : T;
     const double flop = 2.0 * (double)B * (double)rows * (double)p->out.shape[1] *
                         (double)p->out.shape[3] * (double)p->x.shape[3];
@@ -131,7 +137,7 @@ static void cut_tasks(attni_linear *p, int threads)
 
 /* One worker's arrays. take_arrays both sizes them and lays them out. */
 typedef struct worker_arrays {
-    void *panel;  /* [ATTNI_D_CHAIN][W]; absent if weights are packed */
+    void *panel;  /* [ATTNI_D_CHAIN][W]; absent if weights are already packed, or if few_rows */
     void *sums;   /* [rows][W] */
     void *bias;   /* [W]; zeros if there is no bias */
     void *x_rows; /* [rows][x_stride]; absent if x is read in place */
@@ -155,15 +161,15 @@ static worker_arrays take_arrays(const attni_linear *p, attni_layout *layout)
     a.sums = attni_module_take(layout, R, 1, 1, p->rows, W);
     a.bias = attni_module_take(layout, R, 1, 1, 1, W);
     if (p->copy_x) {
-        /* 32 more elements than a block of BLOCK_BYTES, so that the rows do not all map to one set
-         * of the cache. */
+        /* 17 to 32 elements more than a block, so that the rows do not all map to one set of the
+         * cache. */
         a.x_stride = (ptrdiff_t)(p->block / 16 * 16 + 32);
         a.x_rows = attni_module_take(layout, R, 1, 1, p->rows, a.x_stride);
     }
     return a;
 }
 
-/* Rows of x whose distance is a multiple of this map to only a few sets of the caches. */
+/* Rows of x whose distance in bytes is a multiple of this map to only a few sets of the caches. */
 #define BAD_STRIDE 2048
 
 static bool wants_copy(const attni_linear *p)
@@ -260,7 +266,7 @@ static void pack_panel(const attni_kernels *k, char *to, const attn_tensor *weig
                 1, nv);
         return;
     }
-    attn_tensor columns = *weight; /* for a weight stored transposed, as W in `x @ W` */
+    attn_tensor columns = *weight; /* its rows are contiguous if the weight is stored [In][Out] */
     columns.stride[2] = weight->stride[3];
     columns.stride[3] = weight->stride[2];
     const size_t R = (size_t)k->bits / 8, row = (size_t)(nv * k->lanes) * R;
@@ -296,7 +302,7 @@ static char *panel_at(const attni_packed *packed, int64_t h, int64_t first_outpu
 void attni_packed_fill(const attni_packed *packed, const attn_tensor *weight)
 {
     const int64_t W = packed->kernels->lanes * packed->kernels->vectors;
-    if (packed->In == 0 || packed->Out == 0) /* H may then be any number */
+    if (packed->In == 0 || packed->Out == 0) /* then H may be huge, too many for the loop below */
         return;
     for (int64_t h = 0; h < packed->H; h++)
         for (int64_t first = 0; first < packed->Out; first += W) {
@@ -380,9 +386,10 @@ static task_panel find_panel(const attni_linear *p, const worker_arrays *a, cons
     return q;
 }
 
-/* The address of the weights from component `from` on, and the distance between rows, or between
- * columns if these are contiguous. Packed weights have no rows: for prefetching, a run counts as W
- * pieces of ATTNI_D_CHAIN elements, and the distance is ATTNI_D_CHAIN. */
+/* The address of the weights from component `from` on. *stride becomes the distance between rows
+ * or, if the elements of a row are not contiguous, between columns. A run of packed weights has
+ * ATTNI_D_CHAIN * W elements without gaps. linear() prefetches it as W pieces of ATTNI_D_CHAIN
+ * elements (next_weights in kernel.h), so *stride is then ATTNI_D_CHAIN. */
 static const void *weights_at(const attni_linear *p, int64_t b, const task_panel *q, int64_t from,
                               ptrdiff_t *stride)
 {
@@ -445,8 +452,8 @@ static attni_product product_of_run(const attni_linear *p, const worker_arrays *
     return product;
 }
 
-/* How many rows of the weight, from the panel's first row on, may be prefetched. None if the weight
- * has at most 1 MiB: 128 inputs and 64 outputs take 2.0 us instead of 6.6 (Zen 1). */
+/* How many rows of the weight, from the panel's first row on, may be prefetched: at most MOST. None
+ * if the weight has at most 1 MiB: 128 inputs and 64 outputs take 2.0 us instead of 6.6 (Zen 1). */
 static int prefetched_rows(const attni_linear *p, const task_panel *q)
 {
     enum { MOST = 2 * ATTNI_MAX_LANES };
