@@ -363,8 +363,9 @@ typedef struct attni_kernels {
     float (*maximum)(const void *x, int64_t n);
 
     /* Returns the sum of e^(x[i] - top), i < n, where no x[i] exceeds top. It is computed in
-     * double. Each term has a relative error below 3e-14, or 5e-14 if it is below 2^-512. A
-     * term below 2^-1000 counts as 2^-1000. */
+     * double. The exponential of the rounded difference has a relative error of at most 3e-14 if
+     * the difference is at least -177, and of at most 7e-14 if it is smaller. A term below 2^-1000
+     * counts as 2^-1000. */
     double (*exp_sum)(const void *x, double top, int64_t n);
 
     /* e[i] = e^(x[i] - top), i < n, where no x[i] exceeds top and |top| <= 1e9: within 2 ulp; 1

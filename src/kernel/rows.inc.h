@@ -1,10 +1,12 @@
-/* The operations on whole rows: cross-entropy's exponentials, layer norm, and rows of an i8 cache.
- * tile.inc.h includes this file for each instruction set, after elements.inc.h. The contracts are
- * in kernel.h. For float only, as in elements.inc.h. Long sums are in double; norm_sums() and
- * norm_columns() first add a few terms in float.
+/* The operations on rows: exponentials of cross-entropy, layer norm, sums of columns, and rows of
+ * an i8 cache. tile.inc.h includes this file for each instruction set, after elements.inc.h. The
+ * contracts are in kernel.h. For float only, as in elements.inc.h. Long sums are in double;
+ * norm_sums() and norm_columns() first add a few terms in float.
  *
  * Modules pass a row in pieces of ATTNI_PIECE elements (the last may be shorter) and add the sums
- * of the pieces in order, so the order of every sum depends on the row's length alone. */
+ * of the pieces in order, so the order of a sum over a row depends on the row's length alone. The
+ * sums of norm_columns() and column_sums() are over rows; their order depends on the number of rows
+ * alone. */
 #if ATTNI_BITS == 32
 #include "vec/wide.h"
 
@@ -27,10 +29,10 @@ static float op_maximum(const void *x_, int64_t n)
 }
 
 #define EXPONENTIALS 8 /* vectors of double, computed together */
-/* e^x in double, of `count` vectors, for x <= 0, -inf or NaN. The relative error is 1.5e-14 for x
- * >= -177, and 5e-14 below, down to 2^-1000; a smaller result is 2^-1000. e^0 is 1. Each result is
- * a chain of dependent operations; each step is done for all vectors before the next, so that they
- * overlap. */
+/* e^x in double, of `count` vectors, for x <= 0, -inf or NaN. The relative error is at most 3e-14
+ * for x >= -177, and at most 7e-14 for smaller x. A result that would be below 2^-1000 becomes
+ * 2^-1000. e^0 is 1. Each result is a chain of dependent operations; each step is done for all
+ * vectors before the next, so that they overlap. */
 V_INLINE void wide_exp(v_wide *x, int count)
 {
     typedef int64_t bits __attribute__((vector_size(sizeof(v_wide))));
@@ -43,7 +45,7 @@ V_INLINE void wide_exp(v_wide *x, int count)
     v_wide sum[EXPONENTIALS], f[EXPONENTIALS], p[EXPONENTIALS];
     UNROLL for (int u = 0; u < count; u++)
     {
-        /* below 2^-1000 the result is 2^-1000, which is 0 in float and in a sum that exceeds 1 */
+        /* 2^-1000 becomes 0 if it is rounded to float, and does not change a sum of 1 or more */
         const v_wide y = v_wide_max(v_wide_set1(-1000), x[u] * v_wide_set1(1.4426950408889634074));
         sum[u] = y + magic;
         f[u] = y - (sum[u] - magic);
@@ -223,7 +225,9 @@ static void op_norm_sums(double *sum_g, double *sum_gy, const void *x_, const vo
         }
         if (n - i < V_LANES && i < n) {
             R d[V_LANES], w[V_LANES], at[V_LANES];
-            copy_part(at, x + i, n - i, m->mean); /* so y is near 0; padded with 0 it may be inf */
+            /* Padded with the mean, y is near 0. Padded with 0, y might be infinite, and 0 * y
+             * would be NaN. */
+            copy_part(at, x + i, n - i, m->mean);
             const vec g =
                 weighted(padded(d, dout + i, n - i), padded(w, weight ? weight + i : NULL, n - i));
             g_sum = v_add(g_sum, g);
@@ -260,8 +264,9 @@ static void op_norm_grad(void *dx_, const void *x_, const void *dout_, const att
     }
 }
 
-/* Adds `parts` vectors of columns over the rows in float, and these sums to the totals in double.
- * Two vectors share the loads of a row's moments. */
+/* For `parts` vectors of columns from `at` on: sums dout * y and dout over the rows, in float, and
+ * adds these sums to dweight and dbias, in double. Two vectors share the loads of a row's
+ * moments. */
 V_INLINE void columns_part(double *dweight, double *dbias, const R_any *const *x,
                            const R_any *const *dout, int64_t at, const attni_moments *m, int rows,
                            const int parts)
@@ -346,8 +351,8 @@ V_INLINE void largest_part(vec x, vec *most, vec *lost)
     *lost = v_fma(x, v_set1(0), *lost); /* 0, or NaN if x is not finite */
 }
 
-/* An append reads rows that follow each other, and this operation is the first to read a row. So it
- * prefetches the next rows. */
+/* When rows are appended to an i8 cache, this operation is the first to read them (scale_of_row()
+ * in cache.c), so it prefetches. If rows follow each other in memory, 2 KB ahead are later rows. */
 static float op_largest(const void *x_, int64_t n)
 {
     const R_any *x = x_;
@@ -382,9 +387,10 @@ V_INLINE v_wide quotient_to_round(v_wide x, v_wide scale, v_wide inverse)
     return (v_wide)(((bits)nearest & exact) | ((bits)y & ~exact));
 }
 
-/* Two vectors. Products in float are within 2^-16 of the quotients: |quotient| <= 128, and the
- * inverse is rounded once. So product and quotient round to the same integer, unless a product is
- * within 2^-15 of the middle between two integers: then both vectors are computed in double. */
+/* Two vectors. Products in float are within 2^-16 of the quotients: |quotient| < 127.5, and the
+ * roundings of the inverse (to double, then to float) and of the product change a quotient by a
+ * little more than 2^-23 of it. So product and quotient round to the same integer, unless a product
+ * is within 2^-15 of the middle between two integers: then both vectors are computed in double. */
 V_INLINE void quantise_vectors(int8_t *to, const R_any *x, v_wide scale, v_wide inverse, vec times)
 {
     const vec magic = v_set1(0x1.8p23F); /* adding it rounds to an integer */
@@ -411,7 +417,7 @@ static void op_quantise(int8_t *to, const void *x_, float scale_, int64_t n)
     const v_wide scale = v_wide_set1((double)scale_), inverse = v_wide_set1(inverse_);
     const vec times = v_set1((R)inverse_);
     int64_t i = 0;
-    /* Not in the portable code, which stays small. */
+    /* The portable code (V_ACCUMULATORS is 8) omits this loop, to stay small. */
     for (; V_ACCUMULATORS > 8 && i + 2 * V_LANES <= n; i += 2 * V_LANES)
         quantise_vectors(to + i, x + i, scale, inverse, times);
     for (; i + V_WIDE_LANES <= n; i += V_WIDE_LANES)
