@@ -1,13 +1,16 @@
 /* The operands and results of bf16_task.c:
  *
  *   load queries, find keys, find values   from the caller's tensors into the shapes of unit.h
- *   clear a tile                           its maxima, sums of weights and factors, before a sweep
- *   rescale a tile                         clears it and sets factors, before it is computed again
- *                                          so that no sum overflows
+ *   new chunk                              forget the keys and packed values of the chunk before
+ *   mask                                   apply biases and masks to scores
+ *   clear a tile                           its maxima, sums of weights and factors (c and
+ *                                          value_scale), before a sweep
+ *   rescale a tile                         clear it and set factors that keep its sums finite,
+ *                                          before the third sweep
  *   write a tile                           out and lse, after a sweep
  *   write scores                           the scores that the caller requested
  *
- * Terms (tile, block, chunk, interleaved): the glossary in kernel/kernel.h. Arrays: unit.h
+ * Terms (tile, block, chunk, sweep, interleaved): the glossary in kernel/kernel.h. Arrays: unit.h
  * (operands: k, q, st, p, vt, acc) and bf16_task.h (those of a task).
  */
 #include "bf16_task.h"
@@ -221,8 +224,9 @@ static double kept_factor(const attni_plan *p)
     return p->args.dropout > 0 ? 1 / (1 - p->args.dropout) : 1;
 }
 
-/* Writes out and lse. Returns true if some row is not finite or could not be computed in this
- * mode. */
+/* Writes out and lse. Returns true if some result is NaN or infinite, or if a score or a sink is
+ * too large for log2 units. The tile must then be swept again in the next sweep_mode, if there is
+ * one. */
 bool attni_bf16_write(bf16_worker *w, bf16_tile *t)
 {
     const attni_plan *p = w->plan;
@@ -257,14 +261,14 @@ bool attni_bf16_write(bf16_worker *w, bf16_tile *t)
 }
 
 /* Prepares the rescaled sweep, which computes the whole tile again. Two factors are set for some
- * rows:
+ * of the tile's columns; a column is a row of the result:
  *
  *   value_scale  2^-40 if the row was not finite, or if its scores are too large for log2 units.
  *                Each weight is multiplied by it before it multiplies a value, so no sum overflows.
  *                attni_bf16_write() multiplies L by it, too, so the quotient is unchanged.
  *   c            divided by 2^8 if the scores are too large for log2 units. This changes no weight:
- *                the row's largest score is so far above every smaller one that the weight of
- *                the smaller one is 0 with either c. */
+ *                floats of this size are so far apart that every score below the row's largest one
+ *                has weight 0 with either c. */
 void attni_bf16_rescale_tile(const bf16_worker *w, bf16_tile *t)
 {
     const attni_plan *p = w->plan;

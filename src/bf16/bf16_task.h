@@ -130,8 +130,9 @@ const attni_bf16 *attni_bf16_find_values(bf16_worker *w, int64_t j0, int n, int 
 /* Clears a tile before a sweep, except for its total; and its columns before a chunk. */
 void attni_bf16_clear(const attni_plan *p, bf16_tile *t);
 void attni_bf16_clear_columns(const bf16_tile *t, attni_bf16_columns *columns);
-/* Writes out and lse. Returns true if some row is not finite or could not be computed in this
- * mode. */
+/* Writes out and lse. Returns true if some result is NaN or infinite, or if a score or a sink is
+ * too large for log2 units. The tile must then be swept again in the next sweep_mode, if there is
+ * one. */
 bool attni_bf16_write(bf16_worker *w, bf16_tile *t);
 /* Clears a tile for SWEEP_RESCALED. */
 void attni_bf16_rescale_tile(const bf16_worker *w, bf16_tile *t);

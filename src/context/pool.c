@@ -3,8 +3,9 @@
  * A run calls body(arg, i) once for every i < workers. `left` counts the indices that are not
  * claimed yet. Caller and workers claim indices by compare-and-swap until none is left; then the
  * caller waits until `undone`, the count of indices that are not finished, is 0. A worker that
- * wakes late finds nothing to claim and sleeps again; no thread waits for it. `body` and `arg` need
- * not be atomic: they are read only after a claim, and change only when each claimed index is done.
+ * wakes late finds nothing to claim and sleeps again; no thread waits for it. `body`, `arg` and
+ * `workers` need not be atomic: they are read only after a claim, and change only when each claimed
+ * index is done.
  *
  * Calls come in bursts. So a worker without work first spins for ATTNI_SPIN_SECONDS, in case the
  * next call follows at once, and then sleeps on the condition `wake`. The caller waits for the
@@ -40,7 +41,7 @@
 
 struct attni_pool {
     int asked;          /* requested threads, including the caller */
-    atomic_int threads; /* how many of them the system provides */
+    atomic_int threads; /* `asked`, or fewer if the system cannot start so many */
     int process;        /* attni_process() of the process that initialised the pool; 0: none */
     int started;        /* workers that were started: thread[0 .. started-1] */
     double spin;        /* seconds; 0 if there are fewer CPUs than threads */

@@ -1,4 +1,4 @@
-/* Which instruction sets this machine can run, and how many CPUs it may use.
+/* Which instruction sets this machine can run, and how many CPUs this thread may use.
  *
  * A CPU with AVX2 may still fault on AVX2 instructions: the operating system must save the
  * registers, as OSXSAVE and XCR0 report, and a hypervisor may mask one feature without those that
@@ -102,7 +102,7 @@ static bool runs(int index, const attni_cpuid *r)
 
 /* Is a usable set faster than the sets before it? On AMD processors a bf16 dot-product instruction
  * has the throughput of a float multiply-add and does twice the work (Zen 5: 475 and 240 GFLOP/s).
- * On Intel processors it takes four times as long, and widening to float is faster. */
+ * On Intel processors, widening to float is faster. */
 static bool pays(int index, const attni_cpuid *r)
 {
     return strcmp(sets[index].name, "avx512bf16") != 0 || r->vendor == AMD;
@@ -110,8 +110,8 @@ static bool pays(int index, const attni_cpuid *r)
 
 /* On Zen 3 and Zen 4 (family 0x19) a prefetch into L1 occupies one of the few buffers that loads
  * which miss L1 need, too. If lines are prefetched into L2, decoding from memory reaches 1.06 to
- * 1.7 times the speed on a Zen 4, up to 1.1 times on a Zen 3 (docs/decisions/0030). Zen 5 is
- * fastest with L1. */
+ * 1.4 times the speed on a Zen 4, and 0.96 to 1.1 times on a Zen 3 (docs/decisions/0030). On a Zen
+ * 5, a prefetch into L2 instead of L1 made no difference (docs/decisions/0007). */
 bool attni_prefetch_l2_from_cpuid(const attni_cpuid *regs)
 {
     const attni_cpuid r = sane(regs);
@@ -302,8 +302,9 @@ int attn_cpu_features(char *buffer, size_t size)
     return (int)length;
 }
 
-/* The number of CPUs in this thread's affinity mask, at least 1. Does not allocate memory, since a
- * forked child calls it too. */
+/* The number of CPUs that this thread may use, at least 1. Linux: the CPUs in its affinity mask;
+ * Windows: those in the mask of its process; other systems: the CPUs that are online. Does not
+ * allocate memory, since a forked child calls it too. */
 int attni_cpu_count(void)
 {
     int count = 0;

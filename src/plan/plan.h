@@ -111,9 +111,9 @@ struct attni_plan {
     int64_t whole_T, whole_H, head_offset;
     const attni_run *runs; /* all runs of the call; NULL: row i is query i of the whole */
     int64_t run_count;
-    int most_tiles;    /* most tiles per task; 0: no limit. Set if keys come in pieces, so that
-                          the state that attn_sdpa_save() writes does not depend on the number of
-                          threads */
+    int most_tiles;    /* most tiles per task; 0: no limit. attn_sdpa_load() sets it to the number
+                          of tiles in a task of the saved state, whose tasks must not depend on the
+                          number of threads */
     bool in_pieces;    /* keys arrive in pieces (sdpa/pieces.c): tasks are not cut along the keys */
     int64_t sequences; /* with runs: run_count. With packed sequences: args.sequences + 1, since the
                           rows after the last one count as one more. Else 1 */

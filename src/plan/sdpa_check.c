@@ -1,5 +1,5 @@
-/* Checks the arguments of attention before anything is written, and fills the members of
- * the plan that follow from the arguments. attni_sdpa_prepare() (sdpa/sdpa.c),
+/* Checks the arguments of attention before an element of a tensor is read or written, and fills the
+ * members of the plan that follow from the arguments. attni_sdpa_prepare() (sdpa/sdpa.c),
  * attni_pieces_begin() (sdpa/pieces.c) and the gradients call attni_sdpa_check().
  *
  *   copy_args            accept the struct of any version
@@ -11,6 +11,8 @@
  *   check_numbers        scale, soft cap, dropout, precision, scores_stage
  *   attni_mask_check     the masks' own arguments (mask.c)
  *   split_scale          scale = a power of two (for q) * a number (for scores; usually 1 to 2)
+ *
+ * attni_check_keys(), a further check, limits the number of keys if q, k and v have no elements.
  */
 #include "../cache/cache.h"
 #include "plan.h"
@@ -225,9 +227,9 @@ static attn_status check_numbers(const attni_plan *p, attn_error *err)
 /* Handles scales outside the usual range. Queries are multiplied by scale_pow2, and their products
  * with keys by scale_mantissa. `rest` is the new scale_mantissa. A scale_pow2 above 1 could make a
  * query infinite. So |scale_pow2| becomes 1, and `rest` becomes |scale|. A |scale_pow2| below the
- * smallest number of R becomes that number, and `rest` takes what remains. If R is float and `rest`
- * is then below 2^-125, the scale counts as 0: scale_pow2 becomes 0. `rest` is limited: neither it
- * nor its product with log2(e) may overflow R. */
+ * smallest positive number of R becomes that number, and `rest` takes the remaining factor. If R is
+ * float and `rest` is then below 2^-125, the scale counts as 0: scale_pow2 becomes 0, and
+ * scale_mantissa 1. `rest` is limited: neither it nor its product with log2(e) may overflow R. */
 static __attribute__((cold, noinline)) void fit_scale(attni_plan *p)
 {
     const bool f32 = p->real == sizeof(float);

@@ -243,8 +243,8 @@ void attni_transpose_sums(const attni_worker *w, const attni_tile *t, char *to, 
 
 /* ------------------------------------------------------------------------------ result.c */
 
-/* Writes out and lse. Returns true if some row is not finite or could not be computed in this
- * sweep. */
+/* Writes out and lse. Returns true if some result is NaN or infinite, or if a score or a sink is
+ * too large for log2 units. The next sweep, if there is one, must then compute the tile again. */
 bool attni_tile_finish(attni_worker *w, attni_tile *t);
 
 /* Prepares a tile for the rescaled sweep, which computes two kinds of rows again: rows whose

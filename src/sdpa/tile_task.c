@@ -119,9 +119,9 @@ static size_t tile_partial_bytes(const attni_plan *plan)
 /* --------------------------------------------------------------------------------- one tile */
 
 /* Chooses the tile's width and how many queries it takes. The width is the narrowest that has lanes
- * for `rows` queries of each of `heads` heads; the tile then takes them all. If even the widest has
- * too few lanes, the tile takes as many queries as fit. The bits of a query do not depend on the
- * width. */
+ * for `rows` queries of each of `heads` heads; the tile then takes them all. If even a full tile of
+ * this call (p->nv vectors) has too few lanes, it takes as many queries as fit. The bits of a query
+ * do not depend on the width. */
 static void size_tile(const attni_plan *p, attni_tile *t, int heads, int64_t rows)
 {
     t->heads = heads;
@@ -254,7 +254,7 @@ static void sweep(attni_worker *w, attni_tile *tiles, int count, attni_sweep mod
 
 /* -------------------------------------------------------------------------------- the worker */
 
-/* Sets plan, sequence and next task; empties the lists of prefetches and of pending blocks. */
+/* Sets plan, sequence and next task; empties the lists `prefetch` and `pending` (tile.h). */
 static void begin_worker(attni_worker *w, const attni_plan *plan, const attni_sequence *sequence,
                          const attni_task *next)
 {
