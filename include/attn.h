@@ -93,8 +93,8 @@ ATTN_API const char *attn_version(void);
  *                                  else ATTN_ERR_ARGUMENT, which names struct_size
  * All other structs never change (docs/ABI.md).
  *
- * The functions attn_..._init_sized are for bindings that do not use this header. A binding passes
- * the size of its own struct.
+ * The init functions call attn_..._init_sized. A binding that does not use this header calls it
+ * directly, with the size of its own struct.
  */
 
 /* ------------------------------------------------------------------------------------ Tensors
@@ -312,7 +312,7 @@ typedef struct attn_sdpa_args {
     const int64_t *cu_seqlens_q, *cu_seqlens_k;
     int64_t sequences;
 
-    const float *alibi_slopes; /* [H]: added to scores, see alibi_form; NULL: none */
+    const float *alibi_slopes; /* [H]: slope of each head's bias, see alibi_form; NULL: none */
     const float *sink_logits;  /* [H]: one more logit in each row's denominator; NULL: none */
     double softcap;            /* > 0: a score x becomes softcap * tanh(x / softcap) */
     double dropout;            /* p, 0 <= p < 1: a weight becomes 0 with probability p (rounded to
@@ -412,13 +412,13 @@ ATTN_API attn_status attn_sdpa_plan(attn_context *ctx, const attn_sdpa_args *arg
  *
  * Memory: three numbers and a byte for each row of q. Each thread needs a chunk of keys with its
  * gradients, O(D + Dv). The sums for dq of one query head take O(T * D). With packed sequences they
- * take O((T + S) * D): a sequence with more keys than a chunk has its number of queries rounded up
- * to whole tiles, and at most S / chunk sequences are that long. With N threads, fewer than 2 N
- * key/value heads are computed at a time; only their query heads have such sums. The gradient of a
- * mask takes one number per key and head if the mask repeats along the queries, and one per query
- * and head if it repeats along the keys. Never T x S. Bits: the same for any number of threads.
- * Outputs must not overlap inputs nor each other. Returns ATTN_OK, or an error before anything is
- * written. Source: Dao et al. 2022.
+ * take O((T + S) * D): the queries of each sequence with more keys than a chunk are rounded up to
+ * whole tiles. This adds fewer rows than the sequence has keys, so fewer than S rows in all. With N
+ * threads, fewer than 2 N key/value heads are computed at a time; only their query heads have such
+ * sums. The gradient of a mask takes one number per key and head if the mask repeats along the
+ * queries, and one per query and head if it repeats along the keys. Never T x S. Bits: the same for
+ * any number of threads. Outputs must not overlap inputs nor each other. Returns ATTN_OK, or an
+ * error before anything is written. Source: Dao et al. 2022.
  */
 typedef struct attn_sdpa_grads {
     size_t struct_size;       /* sizeof(attn_sdpa_grads), set by ATTN_SDPA_GRADS_INIT */
@@ -496,9 +496,9 @@ ATTN_API attn_status attn_dropout_mask(uint64_t seed, double p, const attn_tenso
  * runs for about `seconds` on the caller's thread and returns the best rate it measured.
  */
 /* Measures floating-point operations per second, with operands in registers. The operations are
- * fused multiply-adds in float or double, the type that dtype is computed in; for bf16 on
- * "avx512bf16" and "amx" they are that set's bf16 dot products. isa NULL: the default set. Returns
- * 0 if isa is unknown or unusable. */
+ * fused multiply-adds in float or double, the type that dtype is computed in. For bf16 on
+ * "avx512bf16" they are dot products of bf16, and on "amx" tile products of bf16. isa NULL: the
+ * default set. Returns 0 if isa is unknown or unusable. */
 ATTN_API double attn_measure_flops(const char *isa, attn_dtype dtype, double seconds);
 /* Measures bytes per second: it writes a buffer of `bytes` bytes once, then reads it again and
  * again. */
