@@ -11,7 +11,7 @@ PREFIX ?= /usr/local
 .PHONY: help deps build quiet-build debug demo demo-model lessons test quick lint test-peers install format asan tsan recipes fuzz profile bisect-speed bench bench-peers bench-weak bench-growth bench-scaling pictures trained-heads clean
 
 help: ## this list
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-13s %s\n", $$1, $$2 }' Makefile
+	@awk -F ':.*## ' '/^[a-z -]+:.*## / { printf "  make %-13s %s\n", $$1, $$2 }' Makefile
 
 deps: ## install the packages that building needs
 	tools/install-deps.sh build
@@ -51,7 +51,7 @@ quick: ## the fast tests: less than a minute on two cores
 	cmake --build --preset release -j $(JOBS)
 	ctest --preset release -L quick -j $(JOBS)
 
-lint: ## formatting, sizes, layers, names, promises, shell scripts
+lint: ## formatting, sizes, layers, comments, replaced names, promises, shell scripts
 	tools/install-deps.sh ci
 	tools/check-format.sh
 	tools/check-sizes.sh
