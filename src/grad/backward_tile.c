@@ -32,7 +32,8 @@ static void fill_panels(const attni_plan *p, char *to, const attni_panels *panel
         const size_t bytes = used < width ? used : width;
         for (int i = 0; i < n; i++, to += width) {
             memcpy(to, rows + (i * ld + c) * (ptrdiff_t)p->real, bytes);
-            memset(to + bytes, 0, width - bytes);
+            if (bytes < width)
+                memset(to + bytes, 0, width - bytes);
             if (nonfinite >> i & 1)
                 memset(to, 0, width);
         }
