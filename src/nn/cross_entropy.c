@@ -76,16 +76,11 @@ static double sum_floats(const entropy *p, int64_t row, double top)
     return sum;
 }
 
-/* log(sum of e^x) of a row is *top + *rest: the row's maximum, and the logarithm of sum e^(x -
- * *top). */
+/* In double: log(sum of e^x) of a row is *top + *rest, the row's maximum, and the logarithm of
+ * sum e^(x - *top). */
 static void find_sum(const entropy *p, int64_t row, double *top, double *rest)
 {
     const attn_tensor *logits = p->logits;
-    if (p->kernels) {
-        *top = (double)top_of_floats(p, row);
-        *rest = log(sum_floats(p, row, *top));
-        return;
-    }
     double piece[ATTNI_PIECE], sum = 0;
     *top = -INFINITY;
     for (int64_t c = 0, n; c < logits->shape[3]; c += n) {
@@ -101,18 +96,48 @@ static void find_sum(const entropy *p, int64_t row, double *top, double *rest)
     *rest = log(sum);
 }
 
+/* A short row is a chain of maximum, sum and logarithm. Each of them is computed for all rows of a
+ * block before the next, so that rows overlap (docs/decisions/0053). */
+enum { MOST_ROWS = 8, BLOCK_BYTES = 16384 /* of logits: they stay in L1 */ };
+static int block_rows(const entropy *p, int64_t left)
+{
+    const int64_t fit = BLOCK_BYTES / (4 * (p->logits->shape[3] + 1));
+    const int64_t rows = fit < 1 ? 1 : fit < MOST_ROWS ? fit : MOST_ROWS;
+    return (int)(left < rows ? left : rows);
+}
+
+static bool ignored(const entropy *p, int64_t row) { return p->targets[row] == p->ignore; }
+
+static void loss_block(const entropy *p, int64_t row, int rows)
+{
+    double top[MOST_ROWS] = {0}, rest[MOST_ROWS] = {0};
+    for (int i = 0; i < rows && p->kernels; i++)
+        if (!ignored(p, row + i))
+            top[i] = (double)top_of_floats(p, row + i);
+    for (int i = 0; i < rows && p->kernels; i++)
+        if (!ignored(p, row + i))
+            rest[i] = sum_floats(p, row + i, top[i]);
+    for (int i = 0; i < rows; i++) {
+        double target;
+        p->losses[row + i] = 0;
+        if (ignored(p, row + i))
+            continue;
+        if (p->kernels)
+            rest[i] = log(rest[i]);
+        else
+            find_sum(p, row + i, &top[i], &rest[i]);
+        attni_load_row_f64(&target, attni_at(p->logits, 0, 0, row + i, p->targets[row + i]),
+                           p->logits->dtype, 1, 1);
+        p->losses[row + i] = rest[i] + (top[i] - target);
+    }
+}
+
 static void loss_rows(void *arg, int64_t first, int64_t end)
 {
     const entropy *p = arg;
-    for (int64_t i = first; i < end; i++) {
-        double top, rest, target;
-        p->losses[i] = 0;
-        if (p->targets[i] == p->ignore)
-            continue;
-        find_sum(p, i, &top, &rest);
-        attni_load_row_f64(&target, attni_at(p->logits, 0, 0, i, p->targets[i]), p->logits->dtype,
-                           1, 1);
-        p->losses[i] = rest + (top - target);
+    for (int64_t i = first, n; i < end; i += n) {
+        n = block_rows(p, end - i);
+        loss_block(p, i, (int)n);
     }
 }
 
@@ -120,40 +145,47 @@ static void loss_rows(void *arg, int64_t first, int64_t end)
 static void gradient_doubles(const entropy *p, int64_t i, double factor)
 {
     const attn_tensor *d = p->dlogits;
-    const bool ignored = p->targets[i] == p->ignore;
+    const bool zero = ignored(p, i);
     double piece[ATTNI_PIECE], top = 0, rest = 0;
-    if (!ignored)
+    if (!zero && p->kernels) {
+        top = (double)top_of_floats(p, i);
+        rest = log(sum_floats(p, i, top));
+    } else if (!zero) {
         find_sum(p, i, &top, &rest);
+    }
     for (int64_t c = 0, n; c < d->shape[3]; c += n) {
         n = load_piece(piece, p->logits, i, c);
         for (int64_t j = 0; j < n; j++) {
             const double share = exp(piece[j] - top - rest) - (c + j == p->targets[i]);
-            piece[j] = ignored ? 0 : factor * share;
+            piece[j] = zero ? 0 : factor * share;
         }
         attni_store_row_f64(attni_at(d, 0, 0, i, c), d->dtype, d->stride[3], piece, n);
     }
 }
 
-/* The same in f32: terms e^(x - top), times a float. The target's share minus 1 is computed as
- * minus the sum of the other terms, divided by the sum of all terms. Returns false if the row has
- * to be computed in double. */
-static bool gradient_floats(const entropy *p, int64_t i, double factor)
+/* In f32, stores the terms e^(x - top) of a row and returns their sum. */
+static double store_terms(const entropy *p, int64_t i, float top)
 {
     const attn_tensor *d = p->dlogits, *t = p->logits;
     char *row = attni_at(d, 0, 0, i, 0), *from = attni_at(t, 0, 0, i, 0);
-    float x[ATTNI_PIECE], copy[ATTNI_PIECE], target;
-    const float top = top_of_floats(p, i);
+    float x[ATTNI_PIECE], copy[ATTNI_PIECE];
     double sum = 0;
-    if (!attni_module_fits_float((double)top) || fabsf(top) > 1e9F)
-        return false;
     for (int64_t c = 0, n; c < d->shape[3]; c += n) {
         n = piece_at(d, c);
         float *at = attni_module_floats_to(copy, d, row, c);
         sum += p->kernels->exp_terms(at, attni_module_floats(x, t, from, c, n), top, n);
         attni_module_store_floats(d, row, c, at, n);
     }
-    if (!attni_module_fits_float(factor / sum))
-        return false;
+    return sum;
+}
+
+/* Multiplies the terms by a float. The target's share minus 1 is computed as minus the sum of the
+ * other terms, divided by the sum of all terms. */
+static void scale_terms(const entropy *p, int64_t i, double sum, double factor)
+{
+    const attn_tensor *d = p->dlogits;
+    char *row = attni_at(d, 0, 0, i, 0);
+    float copy[ATTNI_PIECE], target;
     attni_load_row_f32(&target, attni_at(d, 0, 0, i, p->targets[i]), ATTN_F32, 1, 1);
     for (int64_t c = 0, n; c < d->shape[3]; c += n) {
         n = piece_at(d, c);
@@ -163,16 +195,38 @@ static bool gradient_floats(const entropy *p, int64_t i, double factor)
     }
     target = (float)(factor / sum * ((double)target - sum));
     attni_store_row_f32(attni_at(d, 0, 0, i, p->targets[i]), ATTN_F32, 1, &target, 1);
-    return true;
+}
+
+static void gradient_block(const entropy *p, int64_t row, int rows, double factor)
+{
+    float top[MOST_ROWS];
+    double sum[MOST_ROWS];
+    bool floats[MOST_ROWS]; /* the others are computed in double */
+    for (int i = 0; i < rows; i++) {
+        floats[i] = p->kernels && !ignored(p, row + i);
+        if (floats[i])
+            top[i] = top_of_floats(p, row + i);
+    }
+    for (int i = 0; i < rows; i++) {
+        floats[i] = floats[i] && attni_module_fits_float((double)top[i]) && fabsf(top[i]) <= 1e9F;
+        if (floats[i])
+            sum[i] = store_terms(p, row + i, top[i]);
+    }
+    for (int i = 0; i < rows; i++)
+        if (floats[i] && attni_module_fits_float(factor / sum[i]))
+            scale_terms(p, row + i, sum[i], factor);
+        else
+            gradient_doubles(p, row + i, factor);
 }
 
 static void gradient_rows(void *arg, int64_t first, int64_t end)
 {
     const entropy *p = arg;
     const double factor = p->counted ? p->dloss / (double)p->counted : 0;
-    for (int64_t i = first; i < end; i++)
-        if (!p->kernels || p->targets[i] == p->ignore || !gradient_floats(p, i, factor))
-            gradient_doubles(p, i, factor);
+    for (int64_t i = first, n; i < end; i += n) {
+        n = block_rows(p, end - i);
+        gradient_block(p, i, (int)n, factor);
+    }
 }
 
 attn_status attn_cross_entropy_forward(attn_context *ctx, const attn_tensor *logits,
