@@ -375,8 +375,10 @@ typedef struct attni_kernels {
     /* x[i] *= factor, i < n. */
     void (*multiply)(void *x, float factor, int64_t n);
 
-    /* *sum = the sum of x[i] - shift, *square = the sum of (x[i] - shift)^2, i < n, in double. */
-    void (*moments)(double *sum, double *square, const void *x, float shift, int64_t n);
+    /* Of two rows, which may be the same: sum[r] = the sum of x[r][i] - shift[r], square[r] = the
+     * sum of (x[r][i] - shift[r])^2, i < n, in double. */
+    void (*moments)(double sum[2], double square[2], const void *const x[2], const float shift[2],
+                    int64_t n);
 
     /* Layer norm of n elements of a row: out[i] = y * weight[i] + bias[i], with y as in
      * attni_moments. y and out are computed in float with fused multiply-adds. weight and bias may
@@ -384,10 +386,12 @@ typedef struct attni_kernels {
     void (*norm)(void *out, const void *x, const attni_moments *m, const void *weight,
                  const void *bias, int64_t n);
 
-    /* The sums of g and of g * y, with y as in norm() and g = dout[i] * weight[i], rounded. Each
-     * lane sums at most 17 terms in float; these sums are added in double. */
-    void (*norm_sums)(double *sum_g, double *sum_gy, const void *x, const void *dout,
-                      const attni_moments *m, const void *weight, int64_t n);
+    /* Of two rows, which may be the same: the sums of g and of g * y, with y as in norm() and
+     * g = dout[r][i] * weight[i], rounded. Each lane sums at most 17 terms in float; these sums
+     * are added in double. */
+    void (*norm_sums)(double sum_g[2], double sum_gy[2], const void *const x[2],
+                      const void *const dout[2], const attni_moments m[2], const void *weight,
+                      int64_t n);
 
     /* dx[i] = (g - mean_g) * r + y * times_y, in float. */
     void (*norm_grad)(void *dx, const void *x, const void *dout, const attni_moments *m,

@@ -22,9 +22,8 @@ static float op_maximum(const void *x_, int64_t n)
     R lane[V_LANES];
     copy_part(lane, x + i, n - i, -R_INF);
     v_storeu(lane, v_max(top, v_loadu(lane)));
-    for (int half = V_LANES / 2; half > 0; half /= 2)
-        for (int u = 0; u < half; u++)
-            lane[u] = lane[u] > lane[u + half] ? lane[u] : lane[u + half];
+    UNROLL for (int half = V_LANES / 2; half > 0; half /= 2) UNROLL for (int u = 0; u < half; u++)
+        lane[u] = lane[u] > lane[u + half] ? lane[u] : lane[u + half];
     return lane[0];
 }
 
@@ -105,6 +104,14 @@ V_INLINE vec exp_below(vec x, vec top, vec lowest)
     return exp_minus_half(v_add(d, d), v_add(error, error));
 }
 
+V_INLINE void add_wide(v_wide sums[2], vec x)
+{
+    R lane[V_LANES];
+    v_storeu(lane, x);
+    sums[0] += v_wide_load(lane);
+    sums[1] += v_wide_load(lane + V_WIDE_LANES);
+}
+
 static double op_exp_terms(void *e_, const void *x_, float top_, int64_t n)
 {
     R_any *e = e_;
@@ -113,9 +120,9 @@ static double op_exp_terms(void *e_, const void *x_, float top_, int64_t n)
     v_wide sums[2] = {v_wide_set1(0), v_wide_set1(0)};
     int64_t i = 0;
     for (; i + V_LANES <= n; i += V_LANES) {
-        v_storeu(e + i, exp_below(v_loadu(x + i), top, lowest));
-        sums[0] += v_wide_load(e + i);
-        sums[1] += v_wide_load(e + i + V_WIDE_LANES);
+        const vec term = exp_below(v_loadu(x + i), top, lowest);
+        v_storeu(e + i, term);
+        add_wide(sums, term);
     }
     if (i < n) {
         R lane[V_LANES];
@@ -149,21 +156,26 @@ V_INLINE void moments_part(const R_any *x, v_wide shift, v_wide sums[2], v_wide 
     }
 }
 
-static void op_moments(double *sum, double *square, const void *x_, float shift, int64_t n)
+/* Two rows: the chain of additions of one fills the waits in that of the other. */
+static void op_moments(double sum[2], double square[2], const void *const x_[2],
+                       const float shift[2], int64_t n)
 {
-    const R_any *x = x_;
-    const v_wide from = v_wide_set1((double)shift), zero = v_wide_set1(0);
-    v_wide sums[2] = {zero, zero}, squares[2] = {zero, zero};
+    const R_any *const x[2] = {x_[0], x_[1]};
+    const v_wide zero = v_wide_set1(0);
+    v_wide from[2], sums[2][2] = {{zero, zero}, {zero, zero}};
+    v_wide squares[2][2] = {{zero, zero}, {zero, zero}};
+    UNROLL for (int r = 0; r < 2; r++) from[r] = v_wide_set1((double)shift[r]);
     int64_t i = 0;
     for (; i + V_LANES <= n; i += V_LANES)
-        moments_part(x + i, from, sums, squares);
-    if (i < n) {
+        UNROLL for (int r = 0; r < 2; r++) moments_part(x[r] + i, from[r], sums[r], squares[r]);
+    UNROLL for (int r = 0; r < 2; r++)
+    {
         R lane[V_LANES];
-        copy_part(lane, x + i, n - i, shift);
-        moments_part(lane, from, sums, squares);
+        copy_part(lane, x[r] + i, n - i, shift[r]); /* what is added is 0 */
+        moments_part(lane, from[r], sums[r], squares[r]);
+        sum[r] = v_wide_sum(sums[r][0] + sums[r][1]);
+        square[r] = v_wide_sum(squares[r][0] + squares[r][1]);
     }
-    *sum = v_wide_sum(sums[0] + sums[1]);
-    *square = v_wide_sum(squares[0] + squares[1]);
 }
 
 V_INLINE vec normed(vec x, const attni_moments *m)
@@ -211,34 +223,48 @@ V_INLINE vec weighted(const R_any *dout, const R_any *weight)
 }
 
 #define NORM_CHAIN 16 /* vectors that are added in float before their sum is added in double */
-static void op_norm_sums(double *sum_g, double *sum_gy, const void *x_, const void *dout_,
-                         const attni_moments *m, const void *weight_, int64_t n)
+V_INLINE void sums_part(vec *g_sum, vec *gy_sum, const R_any *x, vec g, const attni_moments *m)
 {
-    const R_any *x = x_, *dout = dout_, *weight = weight_;
-    double totals[2][V_LANES] = {{0}};
+    *g_sum = v_add(*g_sum, g);
+    *gy_sum = v_fma(g, normed(v_loadu(x), m), *gy_sum);
+}
+
+/* Two rows, as in op_moments(). */
+static void op_norm_sums(double sum_g[2], double sum_gy[2], const void *const x_[2],
+                         const void *const dout_[2], const attni_moments m[2], const void *weight_,
+                         int64_t n)
+{
+    const R_any *const x[2] = {x_[0], x_[1]}, *const dout[2] = {dout_[0], dout_[1]};
+    const R_any *weight = weight_;
+    double totals[2][2][V_LANES] = {{{0}}};
     for (int64_t i = 0; i < n;) {
-        vec g_sum = v_set1(0), gy_sum = v_set1(0);
-        for (int u = 0; u < NORM_CHAIN && i + V_LANES <= n; u++, i += V_LANES) {
-            const vec g = weighted(dout + i, weight ? weight + i : NULL);
-            g_sum = v_add(g_sum, g);
-            gy_sum = v_fma(g, normed(v_loadu(x + i), m), gy_sum);
-        }
+        vec g[2] = {v_set1(0), v_set1(0)}, gy[2] = {v_set1(0), v_set1(0)};
+        for (int u = 0; u < NORM_CHAIN && i + V_LANES <= n; u++, i += V_LANES)
+            UNROLL for (int r = 0; r < 2; r++)
+                sums_part(&g[r], &gy[r], x[r] + i,
+                          weighted(dout[r] + i, weight ? weight + i : NULL), &m[r]);
         if (n - i < V_LANES && i < n) {
             R d[V_LANES], w[V_LANES], at[V_LANES];
             /* Padded with the mean, y is near 0. Padded with 0, y might be infinite, and 0 * y
              * would be NaN. */
-            copy_part(at, x + i, n - i, m->mean);
-            const vec g =
-                weighted(padded(d, dout + i, n - i), padded(w, weight ? weight + i : NULL, n - i));
-            g_sum = v_add(g_sum, g);
-            gy_sum = v_fma(g, normed(v_loadu(at), m), gy_sum);
+            const R *rest = padded(w, weight ? weight + i : NULL, n - i);
+            UNROLL for (int r = 0; r < 2; r++)
+            {
+                copy_part(at, x[r] + i, n - i, m[r].mean);
+                sums_part(&g[r], &gy[r], at, weighted(padded(d, dout[r] + i, n - i), rest), &m[r]);
+            }
             i = n;
         }
-        v_wide_add(totals[0], g_sum);
-        v_wide_add(totals[1], gy_sum);
+        UNROLL for (int r = 0; r < 2; r++)
+        {
+            v_wide_add(totals[r][0], g[r]);
+            v_wide_add(totals[r][1], gy[r]);
+        }
     }
-    *sum_g = v_tree_sum(totals[0], V_LANES);
-    *sum_gy = v_tree_sum(totals[1], V_LANES);
+    for (int r = 0; r < 2; r++) {
+        sum_g[r] = v_tree_sum(totals[r][0], V_LANES);
+        sum_gy[r] = v_tree_sum(totals[r][1], V_LANES);
+    }
 }
 
 V_INLINE vec norm_grad_part(vec x, vec g, const attni_moments *m)

@@ -129,51 +129,69 @@ static int64_t piece_at(const norm *p, int64_t c)
     return left < ATTNI_PIECE ? left : ATTNI_PIECE;
 }
 
-/* The moments of row i in f32, rounded. The sums are those of x - first, with the row's first
- * element. The variance is at least (first - mean)^2 / E, so it is not tiny beside the sums, and
- * their difference loses few digits. Returns false if the row has to be computed in double. */
-static bool find_float_moments(const norm *p, int64_t i, attni_moments *m, double *mean, double *r)
+/* The moments of rows i and i + 1 in f32, rounded; of row i alone if i + 1 is `end`. The sums are
+ * those of x - first, with the row's first element. The variance is at least
+ * (first - mean)^2 / E, so it is not tiny beside the sums, and their difference loses few digits.
+ * fits[r] is set to false if the row has to be computed in double. */
+static void find_float_moments(const norm *p, int64_t i, int64_t end, attni_moments *m,
+                               double *mean, double *r, bool fits[2])
 {
     const int64_t E = p->x->shape[3];
-    double sum = 0, squares = 0;
-    float copy[ATTNI_PIECE], first;
-    attni_load_row_f32(&first, attni_module_row(p->x, i), ATTN_F32, 1, 1);
+    const int64_t rows[2] = {i, i + 1 < end ? i + 1 : i};
+    double sum[2] = {0}, squares[2] = {0};
+    float copy[2][ATTNI_PIECE], first[2];
+    for (int u = 0; u < 2; u++)
+        attni_load_row_f32(&first[u], attni_module_row(p->x, rows[u]), ATTN_F32, 1, 1);
     for (int64_t c = 0, n; c < E; c += n) {
-        double part, square;
+        double part[2], square[2];
         n = piece_at(p, c);
-        p->kernels->moments(&part, &square, floats(copy, p->x, i, c, n), first, n);
-        sum += part;
-        squares += square;
+        const void *x[2] = {floats(copy[0], p->x, rows[0], c, n),
+                            floats(copy[1], p->x, rows[1], c, n)};
+        p->kernels->moments(part, square, x, first, n);
+        for (int u = 0; u < 2; u++) {
+            sum[u] += part[u];
+            squares[u] += square[u];
+        }
     }
-    const double variance = (squares - sum * (sum / (double)E)) / (double)E;
-    *mean = (double)first + sum / (double)E;
-    *r = 1 / sqrt((variance < 0 ? 0 : variance) + p->eps);
-    m->mean = (float)*mean;
-    /* Not from *mean, which is rounded: an element near the mean would lose digits. */
-    m->rest = (float)(((double)m->mean - (double)first - sum / (double)E) * *r);
-    m->r = (float)*r;
-    return attni_module_fits_float(*r);
+    for (int64_t u = 0; u <= rows[1] - i; u++) {
+        const double variance = (squares[u] - sum[u] * (sum[u] / (double)E)) / (double)E;
+        mean[u] = (double)first[u] + sum[u] / (double)E;
+        r[u] = 1 / sqrt((variance < 0 ? 0 : variance) + p->eps);
+        m[u].mean = (float)mean[u];
+        /* Not from mean[u], which is rounded: an element near the mean would lose digits. */
+        m[u].rest = (float)(((double)m[u].mean - (double)first[u] - sum[u] / (double)E) * r[u]);
+        m[u].r = (float)r[u];
+        fits[u] = attni_module_fits_float(r[u]);
+    }
+}
+
+static void norm_floats(const norm *p, int64_t i, const attni_moments *m)
+{
+    float x[ATTNI_PIECE], weight[ATTNI_PIECE], bias[ATTNI_PIECE], copy[ATTNI_PIECE];
+    char *row = attni_module_row(p->out, i);
+    for (int64_t c = 0, n; c < p->x->shape[3]; c += n) {
+        n = piece_at(p, c);
+        float *out = attni_module_floats_to(copy, p->out, row, c);
+        p->kernels->norm(out, floats(x, p->x, i, c, n), m, floats(weight, p->weight, 0, c, n),
+                         floats(bias, p->bias, 0, c, n), n);
+        attni_module_store_floats(p->out, row, c, out, n);
+    }
 }
 
 static void norm_rows(void *arg, int64_t first, int64_t end)
 {
     const norm *p = arg;
-    for (int64_t i = first; i < end; i++) {
-        attni_moments m;
-        double mean, r;
-        if (!p->kernels || !find_float_moments(p, i, &m, &mean, &r)) {
-            norm_doubles(p, i);
-            continue;
-        }
-        float x[ATTNI_PIECE], weight[ATTNI_PIECE], bias[ATTNI_PIECE], copy[ATTNI_PIECE];
-        char *row = attni_module_row(p->out, i);
-        for (int64_t c = 0, n; c < p->x->shape[3]; c += n) {
-            n = piece_at(p, c);
-            float *out = attni_module_floats_to(copy, p->out, row, c);
-            p->kernels->norm(out, floats(x, p->x, i, c, n), &m, floats(weight, p->weight, 0, c, n),
-                             floats(bias, p->bias, 0, c, n), n);
-            attni_module_store_floats(p->out, row, c, out, n);
-        }
+    for (int64_t i = first; i < end; i += 2) {
+        attni_moments m[2];
+        double mean[2], r[2];
+        bool fits[2] = {false, false};
+        if (p->kernels)
+            find_float_moments(p, i, end, m, mean, r, fits);
+        for (int u = 0; u < 2 && i + u < end; u++)
+            if (fits[u])
+                norm_floats(p, i + u, &m[u]);
+            else
+                norm_doubles(p, i + u);
     }
 }
 
@@ -214,27 +232,39 @@ static void gradient_doubles(const norm *p, int64_t i)
     }
 }
 
-static void gradient_floats(const norm *p, int64_t i, attni_moments *m)
+/* Sets mean_g and times_y of rows i and i + 1; of row i alone if i + 1 is `end`. */
+static void find_float_sums(const norm *p, int64_t i, int64_t end, attni_moments *m)
 {
     const int64_t E = p->x->shape[3];
-    float x[ATTNI_PIECE], dout[ATTNI_PIECE], weight[ATTNI_PIECE], copy[ATTNI_PIECE];
-    double sum_g = 0, sum_gy = 0;
+    const int64_t rows[2] = {i, i + 1 < end ? i + 1 : i};
+    const attni_moments both[2] = {m[0], m[rows[1] - i]};
+    float copies[2][2][ATTNI_PIECE], weight[ATTNI_PIECE];
+    double sum_g[2] = {0}, sum_gy[2] = {0};
     for (int64_t c = 0, n; c < E; c += n) {
-        double g, gy;
+        double g[2], gy[2];
+        const void *x[2], *dout[2];
         n = piece_at(p, c);
-        p->kernels->norm_sums(&g, &gy, floats(x, p->x, i, c, n), floats(dout, p->dout, i, c, n), m,
-                              floats(weight, p->weight, 0, c, n), n);
-        sum_g += g;
-        sum_gy += gy;
+        for (int u = 0; u < 2; u++) {
+            x[u] = floats(copies[0][u], p->x, rows[u], c, n);
+            dout[u] = floats(copies[1][u], p->dout, rows[u], c, n);
+        }
+        p->kernels->norm_sums(g, gy, x, dout, both, floats(weight, p->weight, 0, c, n), n);
+        for (int u = 0; u < 2; u++) {
+            sum_g[u] += g[u];
+            sum_gy[u] += gy[u];
+        }
     }
-    m->mean_g = (float)(sum_g / (double)E);
-    m->times_y = (float)(-p->r[i] * (sum_gy / (double)E));
-    if (!isfinite(m->mean_g) || !isfinite(m->times_y)) { /* not finite, or overflow in float */
-        gradient_doubles(p, i);
-        return;
+    for (int64_t u = 0; u <= rows[1] - i; u++) {
+        m[u].mean_g = (float)(sum_g[u] / (double)E);
+        m[u].times_y = (float)(-p->r[i + u] * (sum_gy[u] / (double)E));
     }
+}
+
+static void gradient_floats(const norm *p, int64_t i, const attni_moments *m)
+{
+    float x[ATTNI_PIECE], dout[ATTNI_PIECE], weight[ATTNI_PIECE], copy[ATTNI_PIECE];
     char *row = attni_module_row(p->dx, i);
-    for (int64_t c = 0, n; c < E; c += n) {
+    for (int64_t c = 0, n; c < p->x->shape[3]; c += n) {
         n = piece_at(p, c);
         float *dx = attni_module_floats_to(copy, p->dx, row, c);
         p->kernels->norm_grad(dx, floats(x, p->x, i, c, n), floats(dout, p->dout, i, c, n), m,
@@ -243,19 +273,32 @@ static void gradient_floats(const norm *p, int64_t i, attni_moments *m)
     }
 }
 
+/* A row in double: not f32, or its r does not fit a float. */
+static void gradient_row(const norm *p, int64_t i)
+{
+    if (p->kernels)
+        p->moments[i].r = 0; /* marks a row that is computed in double */
+    find_moments(p->x, attni_module_row(p->x, i), p->eps, &p->mean[i], &p->r[i]);
+    gradient_doubles(p, i);
+}
+
 static void gradient_rows(void *arg, int64_t first, int64_t end)
 {
     const norm *p = arg;
-    for (int64_t i = first; i < end; i++) {
-        if (p->kernels && find_float_moments(p, i, &p->moments[i], &p->mean[i], &p->r[i])) {
-            if (p->dx)
-                gradient_floats(p, i, &p->moments[i]);
-            continue;
-        }
+    for (int64_t i = first; i < end; i += 2) {
+        attni_moments *m = p->kernels ? p->moments + i : NULL;
+        bool fits[2] = {false, false};
         if (p->kernels)
-            p->moments[i].r = 0; /* marks a row that is computed in double */
-        find_moments(p->x, attni_module_row(p->x, i), p->eps, &p->mean[i], &p->r[i]);
-        gradient_doubles(p, i);
+            find_float_moments(p, i, end, m, p->mean + i, p->r + i, fits);
+        if (p->dx && (fits[0] || fits[1]))
+            find_float_sums(p, i, end, m);
+        for (int u = 0; u < 2 && i + u < end; u++)
+            if (!fits[u])
+                gradient_row(p, i + u);
+            else if (p->dx && isfinite(m[u].mean_g) && isfinite(m[u].times_y))
+                gradient_floats(p, i + u, &m[u]);
+            else if (p->dx) /* not finite, or overflow in float */
+                gradient_doubles(p, i + u);
     }
 }
 
