@@ -1,6 +1,6 @@
 /* libattn - self-attention as a small, exact, fast C library.
  *
- * This header is the manual. One letter per dimension, everywhere:
+ * This header is the manual. The sizes have the same letters everywhere:
  *
  *   B batch   H query heads   Hk key/value heads (H % Hk == 0)   T queries   S keys
  *   D size of a query and of a key   Dv size of a value
@@ -15,12 +15,13 @@
  *   4. Caches of keys and values for decoding (attn_cache.h); keys in pieces (attn_pieces.h), if
  *      they do not fit in memory. This header includes both.
  *   5. Modules (attn_nn.h, which this header includes): embedding, linear layer, multi-head
- *      attention and whatever else the training of a small model needs; a random generator that
- *      reproduces PyTorch's numbers.
+ *      attention and whatever else the training of a small model needs; PyTorch's random
+ *      generator (uniform numbers to the bit, normal ones to a few ulps).
  *
- * The library needs libc, libm and pthreads. It never prints, exits, aborts, or changes the locale
- * or any signal. Functions are reentrant; the thread rule of each object is stated with it. A
- * pointer argument may be NULL only where this header says so.
+ * The library needs libc, libm and pthreads. It never prints, exits or aborts, and never changes
+ * the locale, the caller's signal mask or a signal handler. Functions are reentrant; the thread
+ * rule of each object is stated with it. A pointer argument may be NULL only where this header says
+ * so.
  *
  * Floating-point mode: results do not depend on the mode of the caller's thread. A call leaves that
  * mode and the exception flags as it found them. While it runs, C's default mode is set, in which
@@ -49,9 +50,10 @@ extern "C" {
 
 /* ------------------------------------------------------------------------------------- Errors
  *
- * Every function that can fail returns a status. If `err` is not NULL, it also writes one line that
- * says which argument was wrong and what would be right; `err` is written only on failure. The
- * values below are fixed: they never change their meaning.
+ * A function that can fail returns a status, unless its comment names another sign of failure. If
+ * `err` is not NULL, it also writes one line that says which argument was wrong and what would be
+ * right; `err` is written only on failure. The values below are fixed: they never change their
+ * meaning.
  */
 typedef enum attn_status {
     ATTN_OK = 0,
@@ -61,12 +63,14 @@ typedef enum attn_status {
     ATTN_ERR_STRIDE = 4,      /* an output whose elements overlap */
     ATTN_ERR_MEMORY = 5,      /* the allocator returned NULL */
     ATTN_ERR_LIMIT = 6,       /* a size that this machine cannot address, or above a stated limit */
-    ATTN_ERR_UNSUPPORTED = 7, /* an instruction set that this machine lacks, or that differs
-                                 from the one of a saved state */
+    ATTN_ERR_UNSUPPORTED = 7, /* an instruction set that this machine lacks. attn_sdpa_load
+                                 (attn_pieces.h): the state was saved on another set */
     ATTN_ERR_FULL = 8,        /* a cache has no room for that many keys */
-    ATTN_ERR_FILE = 9,        /* loading: the bytes are damaged, or are no saved cache or state.
-                                 Saving: the caller's write callback failed */
-    ATTN_AGAIN = 10,          /* not an error: a call in pieces needs some keys again */
+    ATTN_ERR_FILE = 9,        /* loading a saved cache or state: the bytes are damaged, of another
+                                 kind, or from another version. Saving: the caller's write
+                                 callback failed */
+    ATTN_AGAIN = 10,          /* not an error: attn_sdpa_finish (attn_pieces.h) needs some keys of
+                                 the call once more */
     ATTN_ERR_COMM = 11        /* attn_mpi.h: another rank sent nothing, or a message failed */
 } attn_status;
 
@@ -91,7 +95,7 @@ ATTN_API const char *attn_version(void);
  *   older header, shorter struct   the missing members have their defaults
  *   newer header, longer struct    accepted if all members that this library does not know are 0;
  *                                  else ATTN_ERR_ARGUMENT, which names struct_size
- * All other structs never change (docs/ABI.md).
+ * No other struct ever changes (docs/ABI.md).
  *
  * The init functions call attn_..._init_sized. A binding that does not use this header calls it
  * directly, with the size of its own struct.
@@ -102,9 +106,9 @@ ATTN_API const char *attn_version(void);
  * A tensor is a view: it owns no memory. It has four dimensions; leading ones that are not used
  * have size 1. Strides are in ELEMENTS and may have any value, negative and 0 included: a stride of
  * 0 repeats an input along that dimension. No two elements of an output may share memory. No
- * alignment is assumed. A last stride of 1 is the fast case. Rows with any other last stride
- * are first copied element by element. If a size is 0, data may be NULL. A size above 2^56 is
- * ATTN_ERR_LIMIT.
+ * alignment is assumed. A last stride of 1 is the fast case. With any other last stride, the
+ * elements of the last dimension are first copied one by one. If a size is 0, data may be NULL. A
+ * size above 2^56 is ATTN_ERR_LIMIT.
  */
 typedef enum attn_dtype {
     ATTN_F64 = 1,
@@ -195,12 +199,12 @@ ATTN_API const char *attn_context_isa(const attn_context *ctx); /* the default f
 ATTN_API void attn_openmp_for(void *gomp_parallel, int n, void (*body)(void *arg, int index),
                               void *arg);
 
-/* The instruction sets that were compiled in; the last one is the newest. It need not be the one
- * that a call uses: attn_context_isa(NULL) names the set that is chosen by default. Past the end,
- * name is NULL. usable is 1 if this machine can run the set. For "amx", the library asks Linux for
- * permission to use tiles, once in a process; if ATTN_AMX=0 it does not ask, and "amx"
- * is not usable. Once permission is given, Linux refuses alternate signal stacks that are smaller
- * than sysconf(_SC_MINSIGSTKSZ), about 12 KiB. */
+/* The instruction sets that were compiled in, the slowest first. This machine may lack some of
+ * them; attn_context_isa(NULL) names the set that is chosen by default. Past the end, name is NULL.
+ * usable is 1 if this machine can run the set. For "amx", the library asks Linux for permission to
+ * use tiles, once in a process; if ATTN_AMX=0 it does not ask, and "amx" is not usable. Once
+ * permission is given, Linux refuses alternate signal stacks that are smaller than
+ * sysconf(_SC_MINSIGSTKSZ), about 12 KiB. */
 typedef struct attn_isa_info {
     const char *name;
     int usable;
@@ -306,9 +310,9 @@ typedef struct attn_sdpa_args {
     /* Packed sequences: queries cu_seqlens_q[n] .. cu_seqlens_q[n+1]-1 see only keys
      * cu_seqlens_k[n] .. cu_seqlens_k[n+1]-1, n = 0..sequences-1. Both arrays have sequences + 1
      * elements, start at 0 and never decrease. Causal, window and ALiBi count i and j from the
-     * start of the sequence. mask and dropout count from the start of the tensor. In a call
-     * without mask and dropout, the result of each sequence has the same bits as a call with this
-     * sequence alone. Not together with key_lengths. NULL: one sequence. */
+     * start of the sequence. mask and dropout count from the start of the tensor. Without
+     * dropout, the result of each sequence has the same bits as in a call with this sequence alone
+     * and its part of the mask. Not together with key_lengths. NULL: one sequence. */
     const int64_t *cu_seqlens_q, *cu_seqlens_k;
     int64_t sequences;
 
@@ -372,8 +376,8 @@ typedef struct attn_plan_info {
     double bytes;  /* size of the inputs and outputs, each counted once */
 
     /* The name of the algorithm: "tiles", "one block", "decode" or another (docs/DESIGN.md lists
-     * all). It is that of a tile with as many queries as fit. A tile with fewer queries may take
-     * another route; so may keys near the edge of a mask. */
+     * all). It is the route of a full tile that sees every key. A tile with fewer queries may take
+     * another route, and so may a block of 64 keys if a mask hides some of them. */
     char route[32];
     char why[120]; /* the reason for this route, as a phrase */
     int tiles;     /* number of tiles of queries in a task; one after the other, they read the same
@@ -412,8 +416,9 @@ ATTN_API attn_status attn_sdpa_plan(attn_context *ctx, const attn_sdpa_args *arg
  *
  * Memory: three numbers and a byte for each row of q. Each thread needs a chunk of keys with its
  * gradients, O(D + Dv). The sums for dq of one query head take O(T * D). With packed sequences they
- * take O((T + S) * D): the queries of each sequence with more keys than a chunk are rounded up to
- * whole tiles. This adds fewer rows than the sequence has keys, so fewer than S rows in all. With N
+ * take O((T + S) * D), because the queries of a sequence are padded to whole tiles. Only sequences
+ * with more keys than a chunk need these sums, and a chunk has at least as many keys as a tile has
+ * queries. So the padding is fewer rows than the sequence has keys, and fewer than S in all. With N
  * threads, fewer than 2 N key/value heads are computed at a time; only their query heads have such
  * sums. The gradient of a mask takes one number per key and head if the mask repeats along the
  * queries, and one per query and head if it repeats along the keys. Never T x S. Bits: the same for
@@ -496,7 +501,8 @@ ATTN_API attn_status attn_dropout_mask(uint64_t seed, double p, const attn_tenso
  * runs for about `seconds` on the caller's thread and returns the best rate it measured.
  */
 /* Measures floating-point operations per second, with operands in registers. The operations are
- * fused multiply-adds in float or double, the type that dtype is computed in. For bf16 on
+ * multiply-adds in float or double, the type that dtype is computed in: fused ones, or a product
+ * and a sum on sets without them ("generic"). For bf16 on
  * "avx512bf16" they are dot products of bf16, and on "amx" tile products of bf16. isa NULL: the
  * default set. Returns 0 if isa is unknown or unusable. */
 ATTN_API double attn_measure_flops(const char *isa, attn_dtype dtype, double seconds);
