@@ -61,13 +61,14 @@
 #define ATTNI_BLOCK 64   /* keys in a block: one chain of weights and of weighted values */
 #define ATTNI_CHUNK 256  /* keys in a chunk: their sums are added to the total together */
 #define ATTNI_BLOCKS (ATTNI_CHUNK / ATTNI_BLOCK)
-#define ATTNI_MAX_LANES 64 /* the largest W of any tile */
+#define ATTNI_MAX_LANES 64 /* the largest W of any tile: the lanes of all its vectors */
 #define ATTNI_GROUP 16     /* keys in a group of the interleaved layout */
 #define ATTNI_UNIT 4       /* bytes of one key in each line of a group */
 #define ATTNI_LINE (ATTNI_GROUP * ATTNI_UNIT)
 #define ATTNI_NORM_ROWS 16 /* largest number of rows in norm_columns() */
 #define ATTNI_FEW_ROWS 4   /* largest number of rows of x in linear_few_rows() */
-/* Work on at most so many bytes does not prefetch: it mostly stays in a cache. */
+/* Data of at most this many bytes (of a call, or of a linear layer's weight) are not prefetched:
+ * they mostly stay in a cache. */
 #define ATTNI_FAR_BYTES (1024 * 1024)
 
 /* Flags of weights() and values(). */
@@ -87,10 +88,11 @@ typedef struct attni_product {
      * given by the first row and the distance of rows.
      *
      *   next_weights   the weights of the next run. Stored as rows: W rows of ATTNI_D_CHAIN
-     *                  elements. Stored transposed: ATTNI_D_CHAIN rows of W elements. Packed: W
-     *                  pieces of ATTNI_D_CHAIN elements, without gaps
-     *   next_x         n rows, W elements of each: of x for the next run or, if the next run is
-     *                  the last one, of the result
+     *                  elements. Stored transposed: ATTNI_D_CHAIN rows of W elements. Packed:
+     *                  ATTNI_D_CHAIN * W elements without gaps, given as W rows of ATTNI_D_CHAIN
+     *   next_x         n rows, of each as many cache lines as W elements can touch. The rows are
+     *                  the next run's part of x. If the next run writes its sums directly to the
+     *                  layer's output, they are the rows of the output that it will write.
      *
      * Cache lines past the ends of rows may be prefetched, too. */
     const void *next_weights, *next_x;
@@ -105,9 +107,10 @@ typedef struct attni_next_rows {
     ptrdiff_t bytes; /* from one row to the next */
     int64_t n;       /* bytes in each row */
     int64_t count;   /* of rows; if they have no gaps, they may be one long row */
-    int l2_ahead;    /* If not 0, an operation on rows of R prefetches each row into L2, l2_ahead
-                        rows before its turn, and most of its lines later into L1. It does so for
-                        the rows that it reads and for the next rows. */
+    int l2_ahead;    /* 0: rows are prefetched into L1 only. Else an operation on rows of R
+                        prefetches each row twice: all lines into L2, l2_ahead rows before it is
+                        read, and most lines into L1 at half this distance. It does so for the rows
+                        that it reads and for the next rows. */
 } attni_next_rows;
 
 /* A region that will be needed later, prefetched in parts during other computations. A core has few
@@ -196,7 +199,8 @@ typedef struct attni_kernels {
      * 12 * 2^-53, for float 10 * 2^-24 (derived in check/check_scores.c). */
     void (*scale_softcap)(void *st, int n, double r, double cap, int nv);
 
-    /* st[j*W + i] += slope * d with d = first + j - i, or -|first + j - i| if symmetric. */
+    /* st[j*W + i] += slope * d with d = first + j - i, or -|first + j - i| if symmetric. `first` is
+     * the distance of key 0 of the block from the diagonal, seen from query 0 of the tile. */
     void (*alibi)(void *st, int n, double slope, double first, bool symmetric, int nv);
 
     /* st[j*W + i] += b[i*ldb + j] for i < rows, j < n. Where b is -inf the result is -inf, whatever
@@ -213,7 +217,10 @@ typedef struct attni_kernels {
 
     /* Reads rows of `bytes` bytes, ld bytes apart, as words of 8 bytes from the start of each row.
      * Returns 1 if a word has a bit of `value` set, plus 2 if a word differs from `hidden`. Only
-     * the bytes inside the row count in its last word. May stop when both are found. */
+     * the bytes inside the row count in its last word. May stop when both are found. For a float
+     * mask, `value` has all bits of each element but its sign, and `hidden` is -inf in each. Then 1
+     * means that all elements are -inf, 3 that the mask adds or hides something, 0 or 2 that all
+     * elements are 0 or -0. */
     int (*scan)(const void *p, ptrdiff_t ld, int rows, size_t bytes, uint64_t value,
                 uint64_t hidden);
 
@@ -381,8 +388,8 @@ typedef struct attni_kernels {
                     int64_t n);
 
     /* Layer norm of n elements of a row: out[i] = y * weight[i] + bias[i], with y as in
-     * attni_moments. y and out are computed in float with fused multiply-adds. weight and bias may
-     * be NULL. */
+     * attni_moments. y and out are computed in float with multiply-adds, fused if `fused` is 1.
+     * weight and bias may be NULL. */
     void (*norm)(void *out, const void *x, const attni_moments *m, const void *weight,
                  const void *bias, int64_t n);
 
@@ -406,8 +413,9 @@ typedef struct attni_kernels {
     /* sums[i] = the sum of sums[i] and x[r*ld + i], over r < rows, in order and in double. */
     void (*column_sums)(double *sums, const void *x, ptrdiff_t ld, int rows, int64_t n);
 
-    /* n rounds of independent fused multiply-adds in registers, to measure the peak. Returns the
-     * number of floating-point operations. *sink keeps the compiler from removing the loop. */
+    /* n rounds of independent multiply-adds in registers (fused if `fused` is 1), to measure the
+     * peak. Returns the number of floating-point operations. *sink keeps the compiler from removing
+     * the loop. */
     double (*fma_loop)(int64_t n, double *sink);
 } attni_kernels;
 
