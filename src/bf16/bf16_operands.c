@@ -1,17 +1,16 @@
-/* The operands and results of bf16_task.c:
+/* The operands and results of bf16_task.c. Terms (tile, block, chunk, sweep, interleaved): the
+ * glossary in kernel/kernel.h. Arrays: unit.h (operands: k, q, st, vt, acc) and bf16_task.h (those
+ * of a task).
  *
  *   load queries, find keys, find values   from the caller's tensors into the shapes of unit.h
  *   new chunk                              forget the keys and packed values of the chunk before
  *   mask                                   apply biases and masks to scores
- *   clear a tile                           its maxima, sums of weights and factors (c and
- *                                          value_scale), before a sweep
+ *   clear a tile                           its maxima, its sums of weights and its factors c and
+ *                                          value_scale (bf16_task.h), before a sweep
  *   rescale a tile                         clear it and set factors that keep its sums finite,
- *                                          before the third sweep
+ *                                          before SWEEP_RESCALED, its third and last sweep
  *   write a tile                           out and lse, after a sweep
  *   write scores                           the scores that the caller requested
- *
- * Terms (tile, block, chunk, sweep, interleaved): the glossary in kernel/kernel.h. Arrays: unit.h
- * (operands: k, q, st, p, vt, acc) and bf16_task.h (those of a task).
  */
 #include "bf16_task.h"
 
@@ -261,14 +260,15 @@ bool attni_bf16_write(bf16_worker *w, bf16_tile *t)
 }
 
 /* Prepares the rescaled sweep, which computes the whole tile again. Two factors are set for some
- * of the tile's columns; a column is a row of the result:
+ * of the tile's columns. Each column of the tile becomes one row of the result.
  *
- *   value_scale  2^-40 if the row was not finite, or if its scores are too large for log2 units.
- *                Each weight is multiplied by it before it multiplies a value, so no sum overflows.
- *                attni_bf16_write() multiplies L by it, too, so the quotient is unchanged.
- *   c            divided by 2^8 if the scores are too large for log2 units. This changes no weight:
- *                floats of this size are so far apart that every score below the row's largest one
- *                has weight 0 with either c. */
+ *   value_scale  2^-40 if the row was not finite, or if a score or the sink is too large for log2
+ *                units. Each weight is multiplied by value_scale before it multiplies a value, so
+ *                no sum overflows. attni_bf16_write() multiplies L by it, too, so the quotient is
+ *                unchanged.
+ *   c            divided by 2^8 if a score or the sink is too large for log2 units. This changes no
+ *                weight: floats of this size are so far apart that every score below the row's
+ *                largest one has weight 0 with either c. */
 void attni_bf16_rescale_tile(const bf16_worker *w, bf16_tile *t)
 {
     const attni_plan *p = w->plan;
@@ -284,7 +284,7 @@ void attni_bf16_rescale_tile(const bf16_worker *w, bf16_tile *t)
         if (huge[i])
             t->c[i] = (float)(p->log2_scale / 256);
         if (!stays[i])
-            t->value_scale[i] = 0x1p-40F; /* the sum of 2^31 largest values stays finite */
+            t->value_scale[i] = 0x1p-40F; /* the sum of 2^31 values of the largest size is finite */
     }
 }
 

@@ -5,17 +5,18 @@
  *
  *   for each tile chunk: 256 keys and a tile of up to 32 queries, if one of them sees a key
  *     for each block of 64 keys
- *       S^T = K Q^T                (unit->scores; also maxima, if the scores are final)
+ *       S^T = K Q^T                (unit->scores; it may also find the maxima, if no soft cap, bias
+ *                                  or mask changes these scores)
  *     soft cap, biases and masks, for each block that needs any of them; then
- *     m = maximum of all scores
+ *     m = c * the largest score of each query, rounded up; c turns a score into log2 units
  *     for each block
  *       P = 2^(S c - m)            (unit->weights, or weigh_aside)
  *       acc += V^T P               (unit->values; on the matrix unit for all blocks at once)
  *     merge acc into the total O
  *   out = O / L
  *
- * unit.h fixes the shapes and the order of sums. Tasks of a few queries take the decode path
- * (bf16_decode.c).
+ * unit.h fixes the shapes, the rounding of m, and the order of sums on the matrix unit; unit_dot.c
+ * states the order of its own sums. Tasks of a few queries take the decode path (bf16_decode.c).
  *
  * Terms (tile, block, chunk, interleaved): the glossary in kernel/kernel.h. Arrays: unit.h
  * (operands: k, q, st, p, vt, acc) and bf16_task.h (those of a task).
@@ -44,8 +45,9 @@ static void carve(bf16_worker *w, attni_layout *layout)
             x->value_scale = x->c + W, x->M = x->value_scale + W, x->L = x->M + W,
             x->top = x->L + W;
     }
-    /* With W = 16, the scores of 16 decoded rows take all of [CHUNK][16], and masking needs a block
-     * of columns after them. */
+    /* The decode path stores the scores of a chunk as up to 16 rows, [row][CHUNK]. Masks work on
+     * columns, so mask() in bf16_decode.c copies a block of these scores to [BLOCK][W], behind the
+     * rows. If W is 16, the rows may fill all of [CHUNK][W], so space for this copy is added. */
     w->st = attni_layout_take(layout, W == 16 ? ATTNI_CHUNK + ATTNI_BLOCK : ATTNI_CHUNK, W * 4);
     w->p = attni_layout_take(layout, (size_t)w->unit->blocks * ATTNI_BLOCK, W * 2);
     w->vt = attni_layout_take(layout, ATTNI_CHUNK * 2, Dv);
@@ -120,8 +122,9 @@ static void compute_scores(bf16_worker *w, bf16_tile_chunk *c)
     }
 }
 
-/* Applies soft cap, biases and masks to blocks that are not `counted`, and updates `clean` and the
- * maxima with their scores. Then computes m from the maxima, and raises t->top. */
+/* Completes the blocks whose maxima unit->scores did not find (`counted` is false): applies soft
+ * cap, biases and masks, adds the scores to the maxima, and sets `clean`: no score is NaN or +inf.
+ * Then computes m from the maxima, and raises t->top. */
 static void finish_scores(bf16_worker *w, bf16_tile_chunk *x)
 {
     const attni_plan *p = w->plan;
@@ -142,10 +145,12 @@ static void finish_scores(bf16_worker *w, bf16_tile_chunk *x)
         t->top[i] = fmaxf(t->top[i], x->columns->top[i]);
 }
 
-/* The weights of blocks that unit->weights does not accept: with dropout, after the first sweep,
- * with scores of NaN or +inf, or with maxima far from 0 (attni_bf16_near). Computes the weights of
- * block b of a tile chunk, and applies dropout and, in SWEEP_RESCALED, the factor value_scale.
- * Rounds the weights to bf16 and stores them in `to`, in the layout of p (unit.h). */
+/* The weights of blocks that unit->weights does not accept: with dropout; in a repeated sweep
+ * (bf16_engine.c repeats the sweep of a tile whose result is not finite); with scores of NaN or
+ * +inf; or with maxima far from 0 (attni_bf16_near). Computes the weights of block b of a tile
+ * chunk and applies dropout. In SWEEP_RESCALED, multiplies the weights by value_scale: 2^-40 for
+ * rows whose sums would overflow. Rounds the weights to bf16 and stores them in `to`, in the layout
+ * of p (unit.h). */
 static void weigh_aside(bf16_worker *w, bf16_tile_chunk *x, int b, attni_bf16 *to)
 {
     const attni_plan *p = w->plan;

@@ -342,8 +342,8 @@ static double largest_double(const char *from, int64_t stride, int64_t n)
     return most;
 }
 
-/* to[i] = x[i] / scale, rounded to the nearest integer and limited to -127 .. 127, of a row of any
- * type. */
+/* Quantises a row of any type: to[i] = x[i] / scale, limited to -127 .. 127 and then rounded to the
+ * nearest integer. */
 static void quantise_doubles(int8_t *to, const char *from, attn_dtype dtype, int64_t stride,
                              double scale, int64_t n)
 {
@@ -370,7 +370,8 @@ static float scale_of_row(const attni_kernels *kernels, const char *from, attn_d
     return isfinite(scale) ? scale : NAN;
 }
 
-/* Stores a row with its scale. */
+/* Quantises a row with the given scale, which store_i8_rows() stores. If the scale is 0 or NaN, all
+ * elements become 0. */
 static void quantise_row(const attni_kernels *kernels, int8_t *to, const char *from,
                          attn_dtype dtype, int64_t stride, float scale, int64_t n)
 {
@@ -389,9 +390,9 @@ static void quantise_row(const attni_kernels *kernels, int8_t *to, const char *f
     }
 }
 
-/* Stores up to I8_ROWS rows from position `first` on, the i-th of t and those after it. All scales
- * are computed before the first row is stored: one row's steps depend on each other, so the CPU
- * works on several rows at a time. */
+/* Stores rows i .. i+n-1 of t as rows first .. first+n-1 of sequence b; n is at most I8_ROWS. All
+ * scales are computed before the first row is stored. The steps of one row depend on each other; in
+ * this order the CPU overlaps the steps of several rows. */
 static void store_i8_rows(attn_cache *c, attni_cache_part part, int64_t b, int64_t first,
                           const attn_tensor *t, int64_t hk, int64_t i, int n)
 {

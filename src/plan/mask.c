@@ -15,14 +15,15 @@
  *           a query (NULL: no key is hidden, or only by a bias of -inf)
  *
  * sdpa_check.c calls attni_mask_kinds(), which calls active, and attni_mask_check(), which calls
- * check. The engines call attni_mask_span() for the queries of a tile, and attni_mask_classify(),
- * which compares the span with a block of keys and calls scan. If the class is ATTNI_PARTIAL, they
- * call attni_mask_apply(), which calls add and show.
+ * check. The engines and the gradients (grad/) call attni_mask_span() for the queries of a tile,
+ * and attni_mask_classify(), which compares the span with a block of keys and calls scan. If the
+ * class is ATTNI_PARTIAL, they call attni_mask_apply(), which calls add and show.
  *
- * A query sees a key if no rule hides it. A float mask hides a key by the bias -inf. The biases of
- * all rules are added to the score. After the biases, the scores of hidden keys are overwritten by
- * -inf, so a NaN bias at a hidden key is harmless. So if all biases are finite or -inf, the order
- * of the rules changes at most the rounding of their sum. docs/ADDING.md says how to add a kind.
+ * A query sees a key if no rule hides it. A float mask hides a key by the bias -inf. First the
+ * biases of all rules are added to the score. Then the scores of hidden keys are overwritten by
+ * -inf, so a NaN bias at a hidden key is harmless. If all biases are finite or -inf, the order of
+ * the rules changes at most the rounding of the sum of biases. docs/ADDING.md says how to add a
+ * kind.
  */
 #include "mask_dense.h"
 
@@ -45,8 +46,8 @@ typedef struct mask_kind {
 static int64_t min64(int64_t a, int64_t b) { return a < b ? a : b; }
 static int64_t max64(int64_t a, int64_t b) { return a > b ? a : b; }
 
-/* Returns a bit for each lane: 1 for the queries `from` to `to` - 1 of each head of the block.
- * Queries are numbered from the block's first query; numbers outside the block are ignored. */
+/* Returns a bit for each lane of the tile: 1 for queries `from` to `to` - 1 of each of its heads.
+ * Queries are numbered from block->i0; numbers outside 0 .. block->rows - 1 are ignored. */
 static uint64_t lanes(const attni_block *block, int64_t from, int64_t to)
 {
     from = max64(from, 0);

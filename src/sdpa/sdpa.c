@@ -11,11 +11,12 @@
  *                                            tile_task.c, or bf16/bf16_engine.c on bf16 hardware
  *
  * plan/mask.c decides which keys a query sees, prefetch.c what is prefetched. The arithmetic is in
- * kernel/.
+ * kernel/, and for bf16 hardware in bf16/unit_*.c. The glossary in kernel/kernel.h explains tile,
+ * block and chunk; plan/engine.h describes an engine.
  *
  * If there are too few tasks for the threads, each task is cut into parts along the keys.
- * engine->part computes one part, a range of chunks. The thread that finishes the last part of a
- * task calls engine->fold, which merges the parts.
+ * engine->part computes one part: a range of chunks of 256 keys. The thread that finishes the last
+ * part of a task calls engine->fold, which merges the parts.
  *
  * The results have the same bits for any width of tiles, any number of tasks and workers, and any
  * order of them.
