@@ -101,17 +101,18 @@ static bool runs(int index, const attni_cpuid *r)
 }
 
 /* Is a usable set faster than the sets before it? On AMD processors a bf16 dot-product instruction
- * has the throughput of a float multiply-add and does twice the work (Zen 5: 475 and 240 GFLOP/s).
- * On Intel processors, widening to float is faster. */
+ * has the throughput of a float multiply-add and does twice the work (docs/decisions/0018: 465
+ * GFLOP/s on a Zen 5). On Intel processors, widening to float is faster. */
 static bool pays(int index, const attni_cpuid *r)
 {
     return strcmp(sets[index].name, "avx512bf16") != 0 || r->vendor == AMD;
 }
 
-/* On Zen 3 and Zen 4 (family 0x19) a prefetch into L1 occupies one of the few buffers that loads
- * which miss L1 need, too. If lines are prefetched into L2, decoding from memory reaches 1.06 to
- * 1.4 times the speed on a Zen 4, and 0.96 to 1.1 times on a Zen 3 (docs/decisions/0030). On a Zen
- * 5, a prefetch into L2 instead of L1 made no difference (docs/decisions/0007). */
+/* L1 has places for few outstanding misses. On Zen 3 and Zen 4 (family 0x19) a prefetch into L1
+ * occupies one of these places until its line arrives. L2 has more places. If lines are prefetched
+ * into L2, decoding from memory reaches 1.06 to 1.4 times the speed on a Zen 4, and 0.96 to 1.1
+ * times on a Zen 3 (docs/decisions/0030). On a Zen 5, a prefetch into L2
+ * instead of L1 made no difference (docs/decisions/0007). */
 bool attni_prefetch_l2_from_cpuid(const attni_cpuid *regs)
 {
     const attni_cpuid r = sane(regs);

@@ -1,9 +1,10 @@
-/* The element-wise operations of the backward pass on a block of scores, over the vector operations
- * of vec/vec_<isa>.h. tile.inc.h includes this file for each instruction set. The matrix products
- * of the backward pass use the operations of the forward pass and of the linear layer. The
- * contracts are in kernel.h. */
+/* Operations of the backward pass, over the vector operations of vec/vec_<isa>.h: dots(), and
+ * element-wise operations on a block of scores. tile.inc.h includes this file for each instruction
+ * set. The matrix products of the backward pass use the operations of the forward pass and of the
+ * linear layer. The contracts are in kernel.h. */
 
-/* The products in order. Not inlined: GCC makes 1 KB of each copy of this loop. */
+/* The sum of a[d] * b[d] in order of d, for the elements after the last whole vector. Not inlined:
+ * GCC makes 1 KB of each copy of this loop. */
 static __attribute__((noinline)) R dot_rest(const R_any *a, const R_any *b, int64_t n)
 {
     R sum = 0;
@@ -104,8 +105,8 @@ static void op_score_grads(void *dp_, void *p_, void *kept_, const void *delta_,
     }
 }
 
-/* 1 - tanh(y)^2 = 4 e / (1 + e)^2 with e = 2^(-2 log2(e) |y|). There is no cancellation, even where
- * the soft cap is nearly flat. */
+/* 1 - tanh(y)^2 = 4 t / (1 + t)^2 with t = exp(-2 |y|), computed as 2^(-2 |y| log2(exp(1))). (The
+ * code calls t `e`.) There is no cancellation, even where the soft cap is nearly flat. */
 static void op_cap_grads(void *ds_, const void *raw_, int n, double r, double cap, int nv)
 {
     R *ds = ds_;

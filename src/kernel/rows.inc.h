@@ -4,13 +4,13 @@
  * norm_sums() and norm_columns() first add a few terms in float.
  *
  * Modules pass a row in pieces of ATTNI_PIECE elements (the last may be shorter) and add the sums
- * of the pieces in order, so the order of a sum over a row depends on the row's length alone. The
- * sums of norm_columns() and column_sums() are over rows; their order depends on the number of rows
- * alone. */
+ * of the pieces in order. So, on one instruction set, the order of a sum over a row depends on the
+ * row's length alone. norm_columns() and column_sums() sum each column over some rows; this order
+ * depends on the number of rows alone. */
 #if ATTNI_BITS == 32
 #include "vec/wide.h"
 
-/* ------------------------------------------------------------------------- exp_sum, maximum */
+/* -------------------------------------------------- maximum, exp_sum, exp_terms, multiply */
 
 static float op_maximum(const void *x_, int64_t n)
 {
@@ -40,7 +40,8 @@ V_INLINE void wide_exp(v_wide *x, int count)
                                0.0013333557625371989833,   0.00961812918117002997,
                                0.055504108668416506809,    0.24022650695722789573,
                                0.69314718055988514687,     1};
-    const v_wide magic = v_wide_set1(0x1.8p52); /* the low bits of y + magic: y, rounded */
+    /* The low bits of y + magic are y, rounded to an integer. */
+    const v_wide magic = v_wide_set1(0x1.8p52);
     v_wide sum[EXPONENTIALS], f[EXPONENTIALS], p[EXPONENTIALS];
     UNROLL for (int u = 0; u < count; u++)
     {
@@ -245,8 +246,8 @@ static void op_norm_sums(double sum_g[2], double sum_gy[2], const void *const x_
                           weighted(dout[r] + i, weight ? weight + i : NULL), &m[r]);
         if (n - i < V_LANES && i < n) {
             R d[V_LANES], w[V_LANES], at[V_LANES];
-            /* Padded with the mean, y is near 0. Padded with 0, y might be infinite, and 0 * y
-             * would be NaN. */
+            /* If x is padded with the mean, y is near 0 there. If x were padded with 0, y might be
+             * infinite, and 0 * y would be NaN. */
             const R *rest = padded(w, weight ? weight + i : NULL, n - i);
             UNROLL for (int r = 0; r < 2; r++)
             {
@@ -378,7 +379,8 @@ V_INLINE void largest_part(vec x, vec *most, vec *lost)
 }
 
 /* When rows are appended to an i8 cache, this operation is the first to read them (scale_of_row()
- * in cache.c), so it prefetches. If rows follow each other in memory, 2 KB ahead are later rows. */
+ * in cache.c), so it prefetches. If rows follow each other in memory, the prefetch, 2 KB ahead,
+ * reaches later rows. */
 static float op_largest(const void *x_, int64_t n)
 {
     const R_any *x = x_;
@@ -413,10 +415,11 @@ V_INLINE v_wide quotient_to_round(v_wide x, v_wide scale, v_wide inverse)
     return (v_wide)(((bits)nearest & exact) | ((bits)y & ~exact));
 }
 
-/* Two vectors. Products in float are within 2^-16 of the quotients: |quotient| < 127.5, and the
- * roundings of the inverse (to double, then to float) and of the product change a quotient by a
- * little more than 2^-23 of it. So product and quotient round to the same integer, unless a product
- * is within 2^-15 of the middle between two integers: then both vectors are computed in double. */
+/* Two vectors. Products in float are within 2^-16 of the quotients: |quotient| < 127.5, and two
+ * roundings change a quotient by at most a little more than 2^-23 of it, that of the inverse (to
+ * double, then to float) and, without fused multiply-adds, that of the product. So product and
+ * quotient round to the same integer, unless a product is within 2^-15 of the middle between two
+ * integers: then both vectors are computed in double. */
 V_INLINE void quantise_vectors(int8_t *to, const R_any *x, v_wide scale, v_wide inverse, vec times)
 {
     const vec magic = v_set1(0x1.8p23F); /* adding it rounds to an integer */

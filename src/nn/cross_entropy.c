@@ -48,7 +48,8 @@ static int64_t piece_at(const attn_tensor *t, int64_t c)
     return t->shape[3] - c < ATTNI_PIECE ? t->shape[3] - c : ATTNI_PIECE;
 }
 
-/* In f32, the largest logit of a row, NaNs ignored. */
+/* In f32, the largest logit of a row. If a logit is NaN, the result is any of the logits or -inf;
+ * sum_floats() then returns NaN. */
 static float top_of_floats(const entropy *p, int64_t row)
 {
     const attn_tensor *t = p->logits;
@@ -76,8 +77,8 @@ static double sum_floats(const entropy *p, int64_t row, double top)
     return sum;
 }
 
-/* In double: log(sum of e^x) of a row is *top + *rest, the row's maximum, and the logarithm of
- * sum e^(x - *top). */
+/* In double: sets *top to the maximum of a row and *rest to log(sum of e^(x - *top)). So
+ * log(sum of e^x) is *top + *rest. */
 static void find_sum(const entropy *p, int64_t row, double *top, double *rest)
 {
     const attn_tensor *logits = p->logits;
@@ -96,9 +97,11 @@ static void find_sum(const entropy *p, int64_t row, double *top, double *rest)
     *rest = log(sum);
 }
 
-/* A short row is a chain of maximum, sum and logarithm. Each of them is computed for all rows of a
- * block before the next, so that rows overlap (docs/decisions/0053). */
-enum { MOST_ROWS = 8, BLOCK_BYTES = 16384 /* of logits: they stay in L1 */ };
+/* The sum of a row needs its maximum, and the logarithm needs the sum. In a short row, most of the
+ * time is the latency of these steps. So each step is computed for all rows of a block before the
+ * next step, and the CPU overlaps the rows (docs/decisions/0053). A block has at most BLOCK_BYTES
+ * of logits, which stay in L1, or one row. */
+enum { MOST_ROWS = 8, BLOCK_BYTES = 16384 };
 static int block_rows(const entropy *p, int64_t left)
 {
     const int64_t fit = BLOCK_BYTES / (4 * (p->logits->shape[3] + 1));
@@ -179,8 +182,9 @@ static double store_terms(const entropy *p, int64_t i, float top)
     return sum;
 }
 
-/* Multiplies the terms by a float. The target's share minus 1 is computed as minus the sum of the
- * other terms, divided by the sum of all terms. */
+/* Turns the terms of a row into its gradient: multiplies them by factor / sum, rounded to float.
+ * The gradient of the target is factor * (p - 1), where p is its probability, term / sum. p - 1 is
+ * computed in double, as (term - sum) / sum. */
 static void scale_terms(const entropy *p, int64_t i, double sum, double factor)
 {
     const attn_tensor *d = p->dlogits;

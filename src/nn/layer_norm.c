@@ -4,7 +4,11 @@
  *
  *   y = (x - mean) * r,  r = 1 / sqrt(variance + eps),  out = y * weight + bias
  *   dx = r * (g - mean of g - y * mean of g y),  g = dout * weight
- *   dweight = sum of dout y,  dbias = sum of dout, over all rows in order
+ *   dweight = sum of dout y,  dbias = sum of dout, over all rows
+ *
+ * The sums over rows have a fixed order: groups of ATTNI_NORM_ROWS rows are added in order. The
+ * rows of a group are added in order or, if all of them are computed in float, in the order that
+ * norm_columns() has (kernel.h).
  */
 #include <math.h>
 
@@ -15,8 +19,8 @@ typedef struct norm {
     const attn_tensor *dout, *dx, *dweight, *dbias; /* backward */
     double eps;
     double *sums;                 /* of the columns of dweight and of dbias */
-    double *mean, *r;             /* of each row; backward only, for the sums over rows */
-    attni_moments *moments;       /* the same, rounded, in f32 */
+    double *mean, *r;             /* of each row; backward only */
+    attni_moments *moments;       /* f32 only: the same, rounded, and more (kernel.h) */
     const attni_kernels *kernels; /* f32; NULL: compute in double */
     int64_t columns;              /* number that a thread sums at a time; it changes no bit */
 } norm;
@@ -117,7 +121,8 @@ static void norm_doubles(const norm *p, int64_t i)
     }
 }
 
-/* A piece of an f32 row, or of a vector, which may be NULL. */
+/* Elements c .. c+n-1 of row i of an f32 tensor, in place or in `copy`. NULL if t (a weight or a
+ * bias) is NULL. */
 static const float *floats(float *copy, const attn_tensor *t, int64_t i, int64_t c, int64_t n)
 {
     return t ? attni_module_floats(copy, t, attni_module_row(t, i), c, n) : NULL;
@@ -130,9 +135,10 @@ static int64_t piece_at(const norm *p, int64_t c)
 }
 
 /* The moments of rows i and i + 1 in f32, rounded; of row i alone if i + 1 is `end`. The sums are
- * those of x - first, with the row's first element. The variance is at least
- * (first - mean)^2 / E, so it is not tiny beside the sums, and their difference loses few digits.
- * fits[r] is set to false if the row has to be computed in double. */
+ * those of x - first, where `first` is the row's first element. The variance is
+ * squares / E - (sum / E)^2. It is at least (first - mean)^2 / E, which is what the first element
+ * contributes. So it is not tiny compared with these two terms, and their difference loses few
+ * digits. fits[u] is set for row i + u: false if the row has to be computed in double. */
 static void find_float_moments(const norm *p, int64_t i, int64_t end, attni_moments *m,
                                double *mean, double *r, bool fits[2])
 {
@@ -158,7 +164,8 @@ static void find_float_moments(const norm *p, int64_t i, int64_t end, attni_mome
         mean[u] = (double)first[u] + sum[u] / (double)E;
         r[u] = 1 / sqrt((variance < 0 ? 0 : variance) + p->eps);
         m[u].mean = (float)mean[u];
-        /* Not from mean[u], which is rounded: an element near the mean would lose digits. */
+        /* `rest` corrects the rounding of m[u].mean. It is not computed from mean[u], which is
+         * itself rounded: y of an element near the mean would lose digits. */
         m[u].rest = (float)(((double)m[u].mean - (double)first[u] - sum[u] / (double)E) * r[u]);
         m[u].r = (float)r[u];
         fits[u] = attni_module_fits_float(r[u]);
@@ -372,7 +379,7 @@ static void gradient_columns(void *arg, int64_t first, int64_t end)
     }
 }
 
-/* One thread computes everything, in groups of rows. It adds a group to the sums over the columns
+/* One thread computes everything, in groups of rows. It adds each group to the sums of the columns
  * while the group is in a cache. The order of the sums is that of gradient_columns. */
 static void gradient_groups(void *arg, int64_t first, int64_t end)
 {

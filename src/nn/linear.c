@@ -9,8 +9,8 @@
  *   task         up to TASK_ROWS rows of x (PACKED_ROWS if weights are packed) times some panels
  *     block      BLOCK_BYTES of each row of x, or all of In (block_of())
  *       panel    W outputs
- *         run    64 components of the block: the panel's weights for them (16 KB) are packed, and
- *                stay in L1 while they are multiplied by all rows of the task
+ *         run    64 components of the block: the panel's weights for them (16 KB with AVX-512) are
+ *                packed, and stay in L1 while they are multiplied by all rows of the task
  *
  * With few rows, packing would be most of the work. Then the weight is transposed in registers
  * while it is multiplied, and the transposed weight is not stored (linear_few_rows).
@@ -24,14 +24,14 @@
 #include <stdatomic.h>
 #include <string.h>
 
-/* Rows in a task: a multiple of 12 and of 6, the rows of a micro-kernel with AVX2 and AVX-512
- * (ROWS_OF() in kernel/tile.inc.h). */
+/* Rows in a task: a multiple of 12 and of 6. With AVX2 and with AVX-512, a micro-kernel has 6 rows
+ * for the widest panel and 12 for a panel of one vector (ROWS_OF() in kernel/tile.inc.h). */
 #define TASK_ROWS 516
 #define PACKED_ROWS 132  /* rows in a task if weights are already packed: x stays in L2 */
 #define BLOCK_BYTES 4096 /* of each row of x: all panels use them before the next bytes are read */
 #define WORKER_FLOP 2e6  /* about 20 microseconds; for less work, waking a thread does not pay */
 /* If rows of x are copied, and there are more panels than this, tasks are not cut to fewer panels.
- * (The last panels of all can be fewer.) */
+ * (The last task of a group of rows can have fewer.) */
 #define COPY_PANELS 4
 
 /* ------------------------------------------------------------------------------------- Checking */
