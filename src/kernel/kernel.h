@@ -344,11 +344,11 @@ typedef struct attni_kernels {
     /* The operations of modules work on float only and are NULL for 64 bits. Their arrays have any
      * alignment.
      *
-     * out[i] = x[i] P(Z <= x[i]) with Z standard normal, i < n: within 4 ulp; a result below
+     * out[i] = x[i] P(Z <= x[i]) with Z standard normal, i < n: within 5 ulp; a result below
      * 2^-122 may be 0. */
     void (*gelu)(void *out, const void *x, int64_t n);
 
-    /* dx[i] = dout[i] times the derivative of gelu() at x[i]. The derivative is within 4 ulp; below
+    /* dx[i] = dout[i] times the derivative of gelu() at x[i]. The derivative is within 5 ulp; below
      * 2^-122 it may be 0. */
     void (*gelu_grad)(void *dx, const void *dout, const void *x, int64_t n);
 
