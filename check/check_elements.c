@@ -14,8 +14,8 @@ static double gelu_argument(check_case *c, check_content content)
                                   : check_value(c, content);
 }
 
-/* The largest error, in ulp, that this check accepts from gelu() and of a slope. A few of all floats
- * have a larger one, up to 5 (kernel.h). */
+/* The largest error in ulp that this check accepts: of gelu(), and of its slope in gelu_grad(). A
+ * few of all floats have a larger error, up to 5 ulp (kernel.h). */
 #define GELU_ULPS 4
 
 /* Numbers below 2^-122 may become 0. Returns what this adds to the bound of such a number. */

@@ -81,8 +81,8 @@ static bool finite_scores(const bf16_worker *w, const bf16_tile *t, int at)
 {
     const int q = t->exponent, k = w->exponent[at];
     /* q and k are biased exponents: of the tile's largest query component and of the block's
-     * largest key component. So every component is below 2^(q - 126) or 2^(k - 126). The condition
-     * says that a sum of D of their products is below 2^126. */
+     * largest key component. So every component of a query is below 2^(q - 126), and of a key below
+     * 2^(k - 126). The condition says that a sum of D of their products is below 2^126. */
     return q < 255 && k < 255 &&
            q - 126 + k - 126 + ilogb((double)attni_bf16_padded(w->plan->D)) < 126;
 }

@@ -39,14 +39,16 @@
  * Tile arrays are aligned to ATTNI_ALIGN; k, v, q and out may have any alignment. Strides ld* are
  * in elements, unless their comment says bytes; the last stride is 1.
  *
- * The order of every sum of the forward is fixed here for all instruction sets and does not depend
- * on tile widths. A chain adds its terms one after the other. A score has one chain for each run of
- * ATTNI_D_CHAIN components of D; the sums of the runs are added in order. Keys are added in index
- * order: each block is one chain, the blocks of a chunk are added in order, and the chunks are
- * added in order. Blocks and chunks are counted from the first key of the row's sequence. Therefore
- * the result of a query has the same bits if it is computed alone, if it shares a tile with other
- * queries, and if the call is split along the keys. Errors grow with the length of a chain, plus
- * the number of blocks in a chunk, plus the number of chunks, instead of with the number of keys.
+ * The order of every sum of the forward in the tile engine is fixed here for all instruction sets
+ * and does not depend on tile widths. (The bf16 engine has its own order: bf16/unit.h and
+ * bf16/unit_dot.c.) A chain adds its terms one after the other. A score has one chain for each run
+ * of ATTNI_D_CHAIN components of D; the sums of the runs are added in order. Keys are added in
+ * index order: each block is one chain, the blocks of a chunk are added in order, and the chunks
+ * are added in order. Blocks and chunks are counted from the first key of the row's sequence.
+ * Therefore the result of a query has the same bits if it is computed alone, if it shares a tile
+ * with other queries, and if the call is split along the keys. Errors grow with the length of a
+ * chain, plus the number of blocks in a chunk, plus the number of chunks, instead of with the
+ * number of keys.
  */
 #ifndef ATTNI_KERNEL_H
 #define ATTNI_KERNEL_H
@@ -85,7 +87,7 @@ typedef struct attni_product {
     ptrdiff_t ld_sums, ldx;
     int n, D;
     /* Rows to prefetch during the product (NULL: none); linear() does not read them. They are
-     * given by the first row and the distance of rows.
+     * given by the first row and the distance between rows.
      *
      *   next_weights   the weights of the next run. Stored as rows: W rows of ATTNI_D_CHAIN
      *                  elements. Stored transposed: ATTNI_D_CHAIN rows of W elements. Packed:
@@ -341,8 +343,9 @@ typedef struct attni_kernels {
      * of the derivative. */
     void (*cap_grads)(void *ds, const void *raw, int n, double r, double cap, int nv);
 
-    /* The operations of modules work on float only and are NULL for 64 bits. Their arrays have any
-     * alignment.
+    /* The operations from gelu() to column_sums() serve the modules (attn_nn.h); largest() and
+     * quantise() serve the key-value cache. They work on float only and are NULL for 64 bits. Their
+     * arrays may have any alignment.
      *
      * out[i] = x[i] P(Z <= x[i]) with Z standard normal, i < n: within 5 ulp; a result below
      * 2^-122 may be 0. */

@@ -12,7 +12,8 @@
  *   attni_mask_check     the masks' own arguments (mask.c)
  *   split_scale          scale = a power of two (for q) * a number (for scores; usually 1 to 2)
  *
- * attni_check_keys(), a further check, limits the number of keys if q, k and v have no elements.
+ * attni_check_keys(), a further check, limits the number of keys if D and Dv are 0. Then q, k and v
+ * need no memory, so nothing else limits the number of keys.
  */
 #include "../cache/cache.h"
 #include "plan.h"

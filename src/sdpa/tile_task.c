@@ -356,8 +356,8 @@ static void sweep_one_block(attni_worker *w, attni_tile *t)
     }
 }
 
-/* Computes the task by the shorter path. Returns false if that path is not for this task, or if it
- * takes more than one sweep; tile_task() then computes out and lse by the general path. */
+/* Computes the task by the shorter path. Returns false if that path is not for this task, or if the
+ * result needs another sweep; tile_task() then computes out and lse by the general path. */
 static bool one_block_task(const attni_plan *plan, const attni_task *task, const attni_task *next,
                            char *scratch)
 {
@@ -546,7 +546,7 @@ static void tile_feed(const attni_plan *plan, const attni_task *task, int64_t j0
             sweep_keys(&w, &w.tiles[i], 1, ATTNI_SWEEP_SKIP_MASKED);
 }
 
-/* Does what finish_tile() does after a sweep. Returns true if the tile is to be swept again. */
+/* Writes a swept tile's results. If they need another sweep, clears the tile and returns true. */
 static bool finish_fed_tile(attni_worker *w, attni_tile *t, char *sums, uint8_t *sweep)
 {
     if (*sweep == ATTNI_FED_DONE)
