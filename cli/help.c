@@ -97,7 +97,8 @@ void help_overview(void)
     puts("\n`attn help COMMAND` shows a command's options, `attn --version` the version.");
     puts("\nExit codes\n"
          "    0  ok\n"
-         "    1  a comparison failed, or an answer is wrong\n"
+         "    1  a comparison failed (check, lesson --check), or an answer is wrong or\n"
+         "       missing (quiz --grade)\n"
          "    2  usage: an unknown option, or a value that an option does not take\n"
          "    3  a bad input file\n"
          "    4  memory ran out, a limit was exceeded, an output could not be written,\n"

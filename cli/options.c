@@ -247,7 +247,8 @@ int options_parse(options *o, command_id command, int argc, char **argv, kit_err
 {
     memset(o, 0, sizeof *o);
     o->command = command;
-    o->value = calloc((size_t)argc + 1, sizeof *o->value); /* an argument gives at most one value */
+    /* An argument gives at most one value: the only short flag is -h, which ends the parsing. */
+    o->value = calloc((size_t)argc + 1, sizeof *o->value);
     o->operand = calloc((size_t)argc + 1, sizeof *o->operand);
     if (!o->value || !o->operand)
         return kit_fail(err, KIT_LIMIT, "out of memory");
