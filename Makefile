@@ -1,6 +1,6 @@
 # A thin front for CMake: every target is one or two lines that you could type yourself.
 #   make demo     installs what is missing, builds, explains a sentence
-#   make test     installs what is missing, builds, runs every test
+#   make test     installs what is missing, builds, runs the tests
 # CMAKE_ARGS=-DATTN_WERROR=ON and the like go to the configure step.
 
 JOBS := $(shell nproc 2>/dev/null || echo 1)
@@ -39,7 +39,7 @@ lessons: build ## the lessons' programs in plain C: examples/lessons/*.c
 demo-model: quiet-build ## the attention of a small trained model, which pip installs (83 MB)
 	@tools/demo-model.sh
 
-test: ## every test
+test: ## every test that needs only Debian packages
 	tools/install-deps.sh test
 	cmake --preset release -DATTN_BUILD_TESTS=ON $(CMAKE_ARGS)
 	cmake --build --preset release -j $(JOBS)
@@ -65,7 +65,7 @@ test-peers: build ## what needs PyPI: PyTorch, transformers, ONNX and others bes
 	tools/install-deps.sh bench
 	tests/peers/run.py
 
-asan tsan: ## every test, under sanitizers (make asan, make tsan)
+asan tsan: ## the tests of `make test` under sanitizers (make asan, make tsan)
 	tools/install-deps.sh test
 	cmake --preset $@ $(CMAKE_ARGS)
 	cmake --build --preset $@ -j $(JOBS)
