@@ -12,7 +12,8 @@ set -euo pipefail
 build=(gcc libc6-dev make cmake pkg-config
        libjansson-dev libzip-dev libutf8proc-dev libcairo2-dev)
 tests=("${build[@]}" libcmocka-dev python3 python3-numpy python3-hypothesis
-       python3-selenium chromium chromium-driver clang lld wasi-libc libclang-rt-dev-wasm32
+       python3-selenium chromium chromium-headless-shell chromium-driver
+       clang lld wasi-libc libclang-rt-dev-wasm32
        qemu-user openmpi-bin libopenmpi-dev mpich libmpich-dev)
 bench=("${build[@]}" python3 python3-venv)
 fuzz=("${build[@]}" libcmocka-dev clang libclang-rt-dev)

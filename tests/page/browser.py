@@ -1,6 +1,8 @@
 """Shared by the tests of the page: opens pages that the program wrote in headless Chromium, and
 checks the rules for every page: no error in the console, no request."""
 
+import atexit
+import functools
 import json
 import os
 import shutil
@@ -26,7 +28,11 @@ except ImportError as missing:
     print("not run: needs Debian's python3-selenium, python3-numpy:", missing)
     sys.exit(0)
 
-CHROMIUM, DRIVER = shutil.which("chromium"), shutil.which("chromedriver")
+# The shell has no window to draw, and takes less CPU time than the whole browser. Its program, not
+# the script of that name in /usr/bin: chromedriver would end the script and leave the shell.
+SHELL = "/usr/lib/chromium/chromium-headless-shell"
+CHROMIUM = shutil.which(SHELL) or shutil.which("chromium")
+DRIVER = shutil.which("chromedriver")
 if not CHROMIUM or not DRIVER:
     print("not run: needs Debian's chromium and chromium-driver")
     sys.exit(0)
@@ -55,18 +61,29 @@ def start_browser(downloads):
     return browser
 
 
+@functools.cache
+def the_browser():
+    """The browser of all tests of a file, and the folder of its downloads."""
+    downloads = tempfile.mkdtemp(dir=os.path.abspath("."))
+    atexit.register(shutil.rmtree, downloads, ignore_errors=True)
+    browser = start_browser(downloads)
+    atexit.register(browser.quit)
+    return browser, downloads
+
+
 class PageTest(CliTest):
-    """One browser for each class; each test opens its own pages."""
+    """Each test opens its own pages. The classes of a file share a browser, since starting one
+    takes a second; each has a tab, and so a history, of its own."""
 
     @classmethod
     def setUpClass(cls):
-        cls.downloads = tempfile.mkdtemp(dir=os.path.abspath("."))
-        cls.browser = start_browser(cls.downloads)
-
-    @classmethod
-    def tearDownClass(cls):
-        cls.browser.quit()
-        shutil.rmtree(cls.downloads, ignore_errors=True)
+        cls.browser, cls.downloads = the_browser()
+        last = cls.browser.current_window_handle
+        cls.browser.switch_to.new_window("tab")
+        tab = cls.browser.current_window_handle
+        cls.browser.switch_to.window(last)
+        cls.browser.close()
+        cls.browser.switch_to.window(tab)
 
     def setUp(self):
         super().setUp()
