@@ -290,13 +290,12 @@ void attni_bf16_rescale_tile(const bf16_worker *w, bf16_tile *t)
 
 /* --------------------------------------------------------------------------------- scores out */
 
-/* Computes a block of scores up to the requested stage, as rows in w->lines. */
-static void score_rows(bf16_worker *w, bf16_tile *t, int64_t j0, int n, attni_class visible)
+/* Computes a block of scores up to the requested stage, in w->st. */
+static void compute_requested(bf16_worker *w, bf16_tile *t, int64_t j0, int n, attni_class visible)
 {
     const attni_plan *p = w->plan;
     const attn_stage stage = p->args.scores_stage;
     float *st = w->st;
-    uint32_t *seen = w->seen[0];
     attni_bf16_load_queries(w, t);
     attni_bf16_scores x = {.nv = t->nv,
                            .n = n,
@@ -311,9 +310,19 @@ static void score_rows(bf16_worker *w, bf16_tile *t, int64_t j0, int n, attni_cl
         attni_scale_softcap(p, st, n, stage >= ATTN_STAGE_SOFTCAP ? p->args.softcap : 0, t->nv);
     if (visible != ATTNI_FULL && stage >= ATTN_STAGE_BIASED)
         attni_bf16_mask(w, t, st, j0, n);
-    const bool weights = stage == ATTN_STAGE_WEIGHTS;
     if (stage == ATTN_STAGE_BIASED && !p->scaled_scores)
         p->kernels->scale_softcap(st, n, p->scale_mantissa, 0, t->nv);
+}
+
+/* A block of requested scores or weights, as rows in w->lines. */
+static void score_rows(bf16_worker *w, bf16_tile *t, int64_t j0, int n, attni_class visible)
+{
+    const bool weights = w->plan->args.scores_stage == ATTN_STAGE_WEIGHTS;
+    const bool kept = t->kept && t->kept >> j0 / ATTNI_BLOCK & 1;
+    float *st = kept ? t->scores + j0 * t->W : w->st;
+    uint32_t *seen = w->seen[0];
+    if (!kept)
+        compute_requested(w, t, j0, n, visible);
     if (weights) {
         attni_bf16_columns *columns = w->columns;
         memcpy(columns->c, t->c, (size_t)t->W * 4);
@@ -323,9 +332,9 @@ static void score_rows(bf16_worker *w, bf16_tile *t, int64_t j0, int n, attni_cl
     attni_bf16_scores_as_rows(w->lines, st, n, weights ? t->L : NULL, seen, t->nv);
 }
 
-/* Writes the scores that the caller requested. They are computed once more, now that M and L are
- * final. The loop runs over all keys of the tensor. j0 counts from the first key of this sequence,
- * so it can be negative or beyond the end. */
+/* Writes the scores that the caller requested. Now M and L are final. Scores that the tile has not
+ * kept are computed once more. The loop runs over all keys of the tensor. j0 counts from the first
+ * key of this sequence, so it can be negative or beyond the end. */
 void attni_bf16_write_scores(bf16_worker *w, bf16_tile *t)
 {
     const attni_plan *p = w->plan;

@@ -44,6 +44,9 @@ static void carve(bf16_worker *w, attni_layout *layout)
         if (x->c)
             x->value_scale = x->c + W, x->M = x->value_scale + W, x->L = x->M + W,
             x->top = x->L + W;
+        x->scores = NULL;
+        if (p->kept_keys)
+            x->scores = attni_layout_take(layout, (size_t)p->kept_keys, W * 4);
     }
     /* The decode path stores the scores of a chunk as up to 16 rows, [row][CHUNK]. Masks work on
      * columns, so mask() in bf16_decode.c copies a block of these scores to [BLOCK][W], behind the
@@ -89,7 +92,9 @@ static bool finite_scores(const bf16_worker *w, const bf16_tile *t, int at)
 
 static float *scores_of(const bf16_worker *w, const bf16_tile_chunk *x, int b)
 {
-    return w->st + (ptrdiff_t)b * ATTNI_BLOCK * x->t->W;
+    const bf16_tile *t = x->t;
+    return t->scores ? t->scores + x->blocks[b].j0 * t->W
+                     : w->st + (ptrdiff_t)b * ATTNI_BLOCK * t->W;
 }
 
 /* Are the products final scores, and finite, so that unit->scores may find the maxima? */
@@ -196,13 +201,17 @@ static void add_nonfinite_values(bf16_worker *w, const bf16_tile_chunk *x, int b
 static void compute_weights(bf16_worker *w, bf16_tile_chunk *c, int b, attni_bf16 *p)
 {
     const bf16_block *y = &c->blocks[b];
+    const bool whole = y->n == ATTNI_BLOCK || y->j0 + y->n == w->plan->S;
+    const uint64_t bit = c->t->scores && whole ? UINT64_C(1) << y->j0 / ATTNI_BLOCK : 0;
     if (w->mode == SWEEP_FAST && w->plan->args.dropout == 0 && y->clean &&
         attni_bf16_near(c->columns, c->t->nv)) {
         const attni_bf16_weights x = {
             .nv = c->t->nv, .n = y->n, .st = scores_of(w, c, b), .p = p, .columns = c->columns};
         w->unit->weights(&x);
-    } else {
+        c->t->kept |= bit;
+    } else { /* overwrites the scores */
         weigh_aside(w, c, b, p);
+        c->t->kept &= ~bit;
     }
 }
 
@@ -343,6 +352,7 @@ void attni_bf16_begin_tile(bf16_worker *w, bf16_tile *t, int64_t i0, int64_t row
     t->route = attni_bf16_route_of(p, t->rows, w->sequence->S);
     t->span = attni_mask_span(w->sequence, i0, i0 + t->per_head);
     t->loaded = false;
+    t->kept = 0;
 }
 
 void attni_bf16_begin_worker(bf16_worker *w, const attni_plan *plan, const attni_sequence *sequence,

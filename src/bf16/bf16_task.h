@@ -30,6 +30,8 @@ typedef struct bf16_tile {
      * far. */
     float *total;
     float *c, *value_scale, *M, *L, *top; /* [W] */
+    float *scores;                        /* [kept_keys][W], if the plan keeps scores; else NULL */
+    uint64_t kept; /* bit b: the final scores of block b of the sequence are in `scores` */
     attni_span span;
 } bf16_tile;
 

@@ -104,6 +104,8 @@ struct attni_plan {
                           the bf16 engine */
     int nv;            /* vectors of queries in a full tile */
     int tiles;         /* per task */
+    int64_t kept_keys; /* bf16 engine: the scores of so many keys are kept for each query of a task,
+                          for the requested weights; 0: they are computed once more */
     int group;         /* query heads that share the lanes of a tile, if one head's queries would
                           not fill it; the last group of a key/value head may have fewer */
     /* Queries and heads of the whole, and the first of these heads that is in this call. If the

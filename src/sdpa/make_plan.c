@@ -30,8 +30,8 @@ static int tiles_per_task(const attni_plan *p, int threads)
         return 1;
     const double W = p->nv * p->kernels->lanes;
     /* queries, in the type of the products, and sums */
-    const double tile_bytes =
-        W * ((double)p->D * (p->unit ? 2 : (double)p->real) + (double)p->Dv * (double)p->real);
+    const double tile_bytes = W * ((double)p->D * (p->unit ? 2 : (double)p->real) +
+                                   ((double)p->Dv + (double)p->kept_keys) * (double)p->real);
     const double most = p->unit ? (double)p->unit->tile_bytes : 512 * 1024;
     const double heads = (double)p->B * (double)p->H;
     int tiles = p->engine->tiles;
@@ -146,11 +146,22 @@ static int64_t parts_per_task(const attni_plan *p, int threads)
     return wanted < p->chunks ? wanted : p->chunks > 1 ? p->chunks : 1;
 }
 
+/* Requested weights are computed when the sums of the weights are final. If the scores of a tile,
+ * of up to KEPT_KEYS keys, fit in L2, they are kept until then (docs/decisions/0054). */
+#define KEPT_KEYS 2048
+static int64_t kept_keys(const attni_plan *p)
+{
+    const bool keeps = p->unit && p->args.scores && p->args.scores_stage == ATTN_STAGE_WEIGHTS &&
+                       !p->args.cu_seqlens_q && !p->in_pieces && p->S <= KEPT_KEYS;
+    return keeps ? attni_div_up(p->S, ATTNI_CHUNK) * ATTNI_CHUNK : 0;
+}
+
 /* Sets all members that say how the work is divided into tasks, parts and workers. Returns false if
  * there are more tasks than can be counted. */
 static bool count_tasks(attni_plan *p, int threads)
 {
     p->sequences = p->runs ? p->run_count : p->args.cu_seqlens_q ? p->args.sequences + 1 : 1;
+    p->kept_keys = kept_keys(p);
     p->tiles = tiles_per_task(p, p->most_tiles ? 1 : threads);
     if (p->most_tiles && p->tiles > p->most_tiles)
         p->tiles = p->most_tiles;
