@@ -462,6 +462,47 @@ static void test_every_length(void **state)
     run_property(every_length, "lengths", 1);
 }
 
+/* Weights of bf16: with up to 2048 keys, the scores of a tile are kept for them. In a packed call
+ * they are computed again, even for a single sequence. */
+static void weights_computed_once_or_again(check_case *c)
+{
+    enum { T = 40, D = 16 };
+    static const int64_t lengths[] = {1, 64, 300, 1030, 2048, 2049};
+    for (int n = 0; n < 12; n++) {
+        const int64_t S = lengths[n / 2], queries[4] = {1, 2, T, D}, keys[4] = {1, 2, S, D};
+        const int64_t q_ends[] = {0, T}, k_ends[] = {0, S}, shape[4] = {1, 2, T, S};
+        attn_sdpa_args a = ATTN_SDPA_ARGS_INIT;
+        a.q = normal_tensor(c, ATTN_BF16, queries).view;
+        a.k = normal_tensor(c, ATTN_BF16, keys).view;
+        a.v = normal_tensor(c, ATTN_BF16, keys).view;
+        a.out = check_tensor_new(c, ATTN_BF16, queries, CHECK_DENSE).view;
+        a.causal = n % 2 ? ATTN_CAUSAL_BOTTOM_RIGHT : ATTN_CAUSAL_NONE;
+        a.scores_stage = ATTN_STAGE_WEIGHTS;
+        const double *weights[2];
+        for (int packed = 0; packed < 2; packed++) {
+            const attn_tensor to = check_tensor_new(c, ATTN_F32, shape, CHECK_DENSE).view;
+            attn_error err = {0};
+            a.scores = &to;
+            if (packed)
+                a.cu_seqlens_q = q_ends, a.cu_seqlens_k = k_ends, a.sequences = 1;
+            if (attn_sdpa_forward(context_of(c, 1), &a, &err) != ATTN_OK)
+                check_fail(c, "%s", err.message);
+            weights[packed] = check_tensor_copy(c, &to);
+        }
+        check_difference d;
+        if (!check_same(weights[0], weights[1], 2 * T * S, CHECK_ZERO_SIGNED, &d))
+            check_fail(c, "%d keys, weight %" PRId64 " is %.17g, packed %.17g", (int)S, d.at, d.got,
+                       d.want);
+        check_buffers_reset(c->run->buffers);
+    }
+}
+
+static void test_weights_of_a_tile(void **state)
+{
+    (void)state;
+    run_property(weights_computed_once_or_again, "weights", 1);
+}
+
 static void test_dense_masks(void **state)
 {
     (void)state;
@@ -496,6 +537,7 @@ int main(void)
         cmocka_unit_test(test_every_head_size),
         cmocka_unit_test(test_every_length),
         cmocka_unit_test(test_scores),
+        cmocka_unit_test(test_weights_of_a_tile),
         cmocka_unit_test(test_dense_masks),
     };
     return cmocka_run_group_tests(tests, create_contexts, destroy_contexts);
