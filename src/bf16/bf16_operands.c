@@ -284,7 +284,7 @@ void attni_bf16_rescale_tile(const bf16_worker *w, bf16_tile *t)
         if (huge[i])
             t->c[i] = (float)(p->log2_scale / 256);
         if (!stays[i])
-            t->value_scale[i] = 0x1p-40F; /* the sum of 2^31 values of the largest size is finite */
+            t->value_scale[i] = 0x1p-40F; /* so a sum of 2^31 finite values is finite */
     }
 }
 

@@ -1,9 +1,9 @@
 /* The bf16 engine: sweeps over the keys of a task on instruction sets that multiply bf16, with the
  * matrix unit of AMX (unit_amx.c) or with the dot products of AVX512-BF16 (unit_dot.c).
- * bf16_engine.c calls attni_bf16_sweep_keys() for the tiles of each task, and for a task that is
- * cut along the keys attni_bf16_sweep_chunk() for each chunk.
+ * bf16_engine.c calls attni_bf16_sweep_keys() for the tiles of a task. If the task is cut along the
+ * keys, it calls attni_bf16_sweep_chunk() for each chunk instead.
  *
- *   for each tile chunk: 256 keys and a tile of up to 32 queries, if one of them sees a key
+ *   for each tile chunk: 256 keys and a tile of up to 32 queries, unless no query sees any key
  *     for each block of 64 keys
  *       S^T = K Q^T                (unit->scores; it may also find the maxima, if no soft cap, bias
  *                                  or mask changes these scores)
@@ -12,7 +12,7 @@
  *     for each block
  *       P = 2^(S c - m)            (unit->weights, or weigh_aside)
  *       acc += V^T P               (unit->values; on the matrix unit for all blocks at once)
- *     merge acc into the total O
+ *     merge acc into the total O, and the sum of the weights into L
  *   out = O / L
  *
  * unit.h fixes the shapes, the rounding of m, and the order of sums on the matrix unit; unit_dot.c
@@ -128,8 +128,8 @@ static void compute_scores(bf16_worker *w, bf16_tile_chunk *c)
 }
 
 /* Completes the blocks whose maxima unit->scores did not find (`counted` is false): applies soft
- * cap, biases and masks, adds the scores to the maxima, and sets `clean`: no score is NaN or +inf.
- * Then computes m from the maxima, and raises t->top. */
+ * cap, biases and masks, raises the maxima to these scores, and sets `clean`: no score is NaN or
+ * +inf. Then computes m from the maxima, and raises t->top. */
 static void finish_scores(bf16_worker *w, bf16_tile_chunk *x)
 {
     const attni_plan *p = w->plan;
@@ -153,9 +153,9 @@ static void finish_scores(bf16_worker *w, bf16_tile_chunk *x)
 /* The weights of blocks that unit->weights does not accept: with dropout; in a repeated sweep
  * (bf16_engine.c repeats the sweep of a tile whose result is not finite); with scores of NaN or
  * +inf; or with maxima far from 0 (attni_bf16_near). Computes the weights of block b of a tile
- * chunk and applies dropout. In SWEEP_RESCALED, multiplies the weights by value_scale: 2^-40 for
- * rows whose sums would overflow. Rounds the weights to bf16 and stores them in `to`, in the layout
- * of p (unit.h). */
+ * chunk and applies dropout. In SWEEP_RESCALED, multiplies the weights by value_scale, which
+ * attni_bf16_rescale_tile() has set. Rounds the weights to bf16 and stores them in `to`, in the
+ * layout of p (unit.h). */
 static void weigh_aside(bf16_worker *w, bf16_tile_chunk *x, int b, attni_bf16 *to)
 {
     const attni_plan *p = w->plan;

@@ -138,7 +138,8 @@ void attni_bf16_clear_columns(const bf16_tile *t, attni_bf16_columns *columns);
 bool attni_bf16_write(bf16_worker *w, bf16_tile *t);
 /* Clears a tile for SWEEP_RESCALED. */
 void attni_bf16_rescale_tile(const bf16_worker *w, bf16_tile *t);
-/* Writes the scores that the caller requested, computed once more now that M and L are final. */
+/* Writes the scores that the caller requested, when M and L are final. Scores that the tile has not
+ * kept are computed once more. */
 void attni_bf16_write_scores(bf16_worker *w, bf16_tile *t);
 
 /* ----------------------------------------------------------------------------- bf16_task.c */

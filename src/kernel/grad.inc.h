@@ -105,8 +105,9 @@ static void op_score_grads(void *dp_, void *p_, void *kept_, const void *delta_,
     }
 }
 
-/* 1 - tanh(y)^2 = 4 t / (1 + t)^2 with t = exp(-2 |y|), computed as 2^(-2 |y| log2(exp(1))). (The
- * code calls t `e`.) There is no cancellation, even where the soft cap is nearly flat. */
+/* With y = raw * r / cap: 1 - tanh(y)^2 = 4 t / (1 + t)^2, where t = exp(-2 |y|) is computed as
+ * a power of 2. (The code calls t `e`.) There is no cancellation, even where the soft cap is nearly
+ * flat. */
 static void op_cap_grads(void *ds_, const void *raw_, int n, double r, double cap, int nv)
 {
     R *ds = ds_;

@@ -98,9 +98,10 @@ static void find_sum(const entropy *p, int64_t row, double *top, double *rest)
 }
 
 /* The sum of a row needs its maximum, and the logarithm needs the sum. In a short row, most of the
- * time is the latency of these steps. So each step is computed for all rows of a block before the
- * next step, and the CPU overlaps the rows (docs/decisions/0053). A block has at most BLOCK_BYTES
- * of logits, which stay in L1, or one row. */
+ * time is the latency of these steps. So for f32 each step is computed for all rows of a block
+ * before the next step, and the CPU overlaps the rows (docs/decisions/0053). A block has at most
+ * MOST_ROWS rows and BLOCK_BYTES of logits, so that it stays in L1; a longer row is a block of its
+ * own. */
 enum { MOST_ROWS = 8, BLOCK_BYTES = 16384 };
 static int block_rows(const entropy *p, int64_t left)
 {
@@ -183,8 +184,8 @@ static double store_terms(const entropy *p, int64_t i, float top)
 }
 
 /* Turns the terms of a row into its gradient: multiplies them by factor / sum, rounded to float.
- * The gradient of the target is factor * (p - 1), where p is its probability, term / sum. p - 1 is
- * computed in double, as (term - sum) / sum. */
+ * `factor` is dloss, divided by the number of rows that are not ignored. The gradient of the target
+ * is factor times its probability minus 1, which is computed in double as (term - sum) / sum. */
 static void scale_terms(const entropy *p, int64_t i, double sum, double factor)
 {
     const attn_tensor *d = p->dlogits;

@@ -7,7 +7,7 @@
  *   dweight = sum of dout y,  dbias = sum of dout, over all rows
  *
  * The sums over rows have a fixed order: groups of ATTNI_NORM_ROWS rows are added in order. The
- * rows of a group are added in order or, if all of them are computed in float, in the order that
+ * rows of a group are added in order or, if all their moments fit a float, in the order that
  * norm_columns() has (kernel.h).
  */
 #include <math.h>
@@ -134,11 +134,12 @@ static int64_t piece_at(const norm *p, int64_t c)
     return left < ATTNI_PIECE ? left : ATTNI_PIECE;
 }
 
-/* The moments of rows i and i + 1 in f32, rounded; of row i alone if i + 1 is `end`. The sums are
- * those of x - first, where `first` is the row's first element. The variance is
- * squares / E - (sum / E)^2. It is at least (first - mean)^2 / E, which is what the first element
- * contributes. So it is not tiny compared with these two terms, and their difference loses few
- * digits. fits[u] is set for row i + u: false if the row has to be computed in double. */
+/* Sets mean, r and rest of m[] (kernel.h) for the f32 rows i and i + 1, or for row i alone if i + 1
+ * is `end`; mean[] and r[] get the first two in double. The sums are those of x - first, where
+ * `first` is the row's first element. The variance is squares / E - (sum / E)^2. Here sum / E is
+ * mean - first, and the first element alone contributes (first - mean)^2 / E to the variance. So
+ * (sum / E)^2 is at most E times the variance, and the difference loses at most about log2(E) bits
+ * of a double. fits[u] is set for row i + u: false if the row has to be computed in double. */
 static void find_float_moments(const norm *p, int64_t i, int64_t end, attni_moments *m,
                                double *mean, double *r, bool fits[2])
 {
@@ -239,7 +240,8 @@ static void gradient_doubles(const norm *p, int64_t i)
     }
 }
 
-/* Sets mean_g and times_y of rows i and i + 1; of row i alone if i + 1 is `end`. */
+/* Sets mean_g and times_y of m[] (kernel.h) for rows i and i + 1, or for row i alone if i + 1 is
+ * `end`. */
 static void find_float_sums(const norm *p, int64_t i, int64_t end, attni_moments *m)
 {
     const int64_t E = p->x->shape[3];
@@ -331,7 +333,8 @@ static void add_row(const norm *p, int64_t i, int64_t c, double *dweight, double
     }
 }
 
-/* The same for `rows` rows from i on. Returns false if one of them was computed in double. */
+/* The same for `rows` rows from i on. Returns false if the moments of one of them do not
+ * fit a float. */
 static bool add_float_rows(const norm *p, int64_t i, int rows, int64_t c, double *dweight,
                            double *dbias)
 {
