@@ -77,11 +77,16 @@ static double sum_floats(const entropy *p, int64_t row, double top)
     return sum;
 }
 
-/* In double: sets *top to the maximum of a row and *rest to log(sum of e^(x - *top)). So
- * log(sum of e^x) is *top + *rest. */
+/* Sets *top to the maximum of a row and *rest to log(sum of e^(x - *top)). So log(sum of e^x) is
+ * *top + *rest. */
 static void find_sum(const entropy *p, int64_t row, double *top, double *rest)
 {
     const attn_tensor *logits = p->logits;
+    if (p->kernels) {
+        *top = (double)top_of_floats(p, row);
+        *rest = log(sum_floats(p, row, *top));
+        return;
+    }
     double piece[ATTNI_PIECE], sum = 0;
     *top = -INFINITY;
     for (int64_t c = 0, n; c < logits->shape[3]; c += n) {
@@ -151,12 +156,8 @@ static void gradient_doubles(const entropy *p, int64_t i, double factor)
     const attn_tensor *d = p->dlogits;
     const bool zero = ignored(p, i);
     double piece[ATTNI_PIECE], top = 0, rest = 0;
-    if (!zero && p->kernels) {
-        top = (double)top_of_floats(p, i);
-        rest = log(sum_floats(p, i, top));
-    } else if (!zero) {
+    if (!zero)
         find_sum(p, i, &top, &rest);
-    }
     for (int64_t c = 0, n; c < d->shape[3]; c += n) {
         n = load_piece(piece, p->logits, i, c);
         for (int64_t j = 0; j < n; j++) {
