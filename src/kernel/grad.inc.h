@@ -40,8 +40,10 @@ V_INLINE R lanes_sum(vec s)
 V_INLINE vec lanes_sums(vec s[V_LANES])
 {
     v_transpose(s);
-    UNROLL for (int half = V_LANES / 2; half > 0; half /= 2) UNROLL for (int u = 0; u < half; u++)
-        s[u] = v_add(s[u], s[u + half]);
+    UNROLL for (int half = V_LANES / 2; half > 0; half /= 2)
+    {
+        UNROLL for (int u = 0; u < half; u++) s[u] = v_add(s[u], s[u + half]);
+    }
     return s[0];
 }
 

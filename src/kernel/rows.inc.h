@@ -22,8 +22,11 @@ static float op_maximum(const void *x_, int64_t n)
     R lane[V_LANES];
     copy_part(lane, x + i, n - i, -R_INF);
     v_storeu(lane, v_max(top, v_loadu(lane)));
-    UNROLL for (int half = V_LANES / 2; half > 0; half /= 2) UNROLL for (int u = 0; u < half; u++)
-        lane[u] = lane[u] > lane[u + half] ? lane[u] : lane[u + half];
+    UNROLL for (int half = V_LANES / 2; half > 0; half /= 2)
+    {
+        UNROLL for (int u = 0; u < half; u++) lane[u] =
+            lane[u] > lane[u + half] ? lane[u] : lane[u + half];
+    }
     return lane[0];
 }
 
@@ -126,12 +129,9 @@ static double op_exp_terms(void *e_, const void *x_, float top_, int64_t n)
         add_wide(sums, term);
     }
     if (i < n) {
-        R lane[V_LANES];
-        v_storeu(lane, exp_below(load_logits(x + i, n - i), top, lowest));
-        sums[0] += v_wide_load(lane);
-        sums[1] += v_wide_load(lane + V_WIDE_LANES);
-        for (int u = 0; u < n - i; u++)
-            e[i + u] = lane[u];
+        const vec term = exp_below(load_logits(x + i, n - i), top, lowest);
+        store_part(e + i, term, (int)(n - i));
+        add_wide(sums, term);
     }
     return v_wide_sum(sums[0] + sums[1]);
 }
@@ -171,9 +171,11 @@ static void op_moments(double sum[2], double square[2], const void *const x_[2],
         UNROLL for (int r = 0; r < 2; r++) moments_part(x[r] + i, from[r], sums[r], squares[r]);
     UNROLL for (int r = 0; r < 2; r++)
     {
-        R lane[V_LANES];
-        copy_part(lane, x[r] + i, n - i, shift[r]); /* what is added is 0 */
-        moments_part(lane, from[r], sums[r], squares[r]);
+        if (i < n) {
+            R lane[V_LANES];
+            copy_part(lane, x[r] + i, n - i, shift[r]); /* what is added is 0 */
+            moments_part(lane, from[r], sums[r], squares[r]);
+        }
         sum[r] = v_wide_sum(sums[r][0] + sums[r][1]);
         square[r] = v_wide_sum(squares[r][0] + squares[r][1]);
     }
@@ -237,7 +239,9 @@ static void op_norm_sums(double sum_g[2], double sum_gy[2], const void *const x_
 {
     const R_any *const x[2] = {x_[0], x_[1]}, *const dout[2] = {dout_[0], dout_[1]};
     const R_any *weight = weight_;
-    double totals[2][2][V_LANES] = {{{0}}};
+    const v_wide zero = v_wide_set1(0);
+    v_wide g_sums[2][2] = {{zero, zero}, {zero, zero}},
+           gy_sums[2][2] = {{zero, zero}, {zero, zero}};
     for (int64_t i = 0; i < n;) {
         vec g[2] = {v_set1(0), v_set1(0)}, gy[2] = {v_set1(0), v_set1(0)};
         for (int u = 0; u < NORM_CHAIN && i + V_LANES <= n; u++, i += V_LANES)
@@ -258,13 +262,14 @@ static void op_norm_sums(double sum_g[2], double sum_gy[2], const void *const x_
         }
         UNROLL for (int r = 0; r < 2; r++)
         {
-            v_wide_add(totals[r][0], g[r]);
-            v_wide_add(totals[r][1], gy[r]);
+            add_wide(g_sums[r], g[r]);
+            add_wide(gy_sums[r], gy[r]);
         }
     }
-    for (int r = 0; r < 2; r++) {
-        sum_g[r] = v_tree_sum(totals[r][0], V_LANES);
-        sum_gy[r] = v_tree_sum(totals[r][1], V_LANES);
+    UNROLL for (int r = 0; r < 2; r++)
+    {
+        sum_g[r] = v_wide_sum(g_sums[r][0] + g_sums[r][1]);
+        sum_gy[r] = v_wide_sum(gy_sums[r][0] + gy_sums[r][1]);
     }
 }
 

@@ -20,8 +20,10 @@ V_INLINE void v_wide_add(double *to, vec a) /* to V_LANES doubles */
 /* The sum of n numbers, a power of two, as a tree, whose additions are not one long chain. */
 V_INLINE double v_tree_sum(double *x, int n)
 {
-    UNROLL for (int half = n / 2; half > 0; half /= 2) UNROLL for (int i = 0; i < half; i++) x[i] +=
-        x[i + half];
+    UNROLL for (int half = n / 2; half > 0; half /= 2)
+    {
+        UNROLL for (int i = 0; i < half; i++) x[i] += x[i + half];
+    }
     return x[0];
 }
 V_INLINE double v_wide_sum(v_wide a)
