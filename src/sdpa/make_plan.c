@@ -29,7 +29,7 @@ static int tiles_per_task(const attni_plan *p, int threads)
     if (p->group > 1 || p->T <= p->nv * p->kernels->lanes)
         return 1;
     const double W = p->nv * p->kernels->lanes;
-    /* queries, in the type of the products, and sums */
+    /* queries, in the type of the products, sums, and kept scores */
     const double tile_bytes = W * ((double)p->D * (p->unit ? 2 : (double)p->real) +
                                    ((double)p->Dv + (double)p->kept_keys) * (double)p->real);
     const double most = p->unit ? (double)p->unit->tile_bytes : 512 * 1024;
