@@ -1,8 +1,8 @@
 /* Conversions from and to the storage types: load_as() for one vector, and the operations widen(),
  * widen_i8() and narrow(). Included by decode.inc.h. The contracts are in kernel.h.
  *
- * OWN (decode.inc.h) is the storage type equal to R. V_HALVES is defined by headers of vec/ that
- * convert vectors of bf16, f16 and i8; they do so for R = float only. */
+ * OWN (decode.inc.h) is the storage type equal to R. V_HALVES is defined for instruction
+ * sets that convert vectors of bf16, f16 and i8; they do so for R = float only. */
 #include <string.h>
 
 #ifdef V_HALVES

@@ -15,7 +15,7 @@
  * accumulators, so that it stays small. */
 #define WHOLE_LOADS (V_ACCUMULATORS > 8 && ATTNI_BITS == 32)
 
-/* OWN: the storage type equal to R. k and v may also be bf16 or f16 if vec/vec_<isa>.h defines
+/* OWN: the storage type equal to R. k and v may also be bf16 or f16 if isa_<isa>.c defines
  * V_HALVES. */
 #define OWN (ATTNI_BITS == 32 ? ATTN_F32 : ATTN_F64)
 #define SIZE_OF(dtype) ((dtype) == OWN ? (int)sizeof(R) : 2)

@@ -1,4 +1,4 @@
-/* Operations of the backward pass, over the vector operations of vec/vec_<isa>.h: dots(), and
+/* Operations of the backward pass, over the vector operations of isa_<isa>.c: dots(), and
  * element-wise operations on a block of scores. tile.inc.h includes this file for each instruction
  * set. The matrix products of the backward pass use the operations of the forward pass and of the
  * linear layer. The contracts are in kernel.h. */

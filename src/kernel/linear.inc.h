@@ -1,4 +1,4 @@
-/* The operations of the linear layer, over the vector operations of vec/vec_<isa>.h. tile.inc.h
+/* The operations of the linear layer, over the vector operations of isa_<isa>.c. tile.inc.h
  * includes this file for each instruction set, after interleaved.inc.h. The contracts are in
  * kernel.h.
  *

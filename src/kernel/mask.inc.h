@@ -90,7 +90,7 @@ static void op_bias(void *st, int n, const void *b, ptrdiff_t ldb, int rows, int
         bias_rows(st, n, b, ldb, rows, nv_ * V_LANES);
 }
 
-/* The lanes i for which bit i is set. A vec header may define its own version. */
+/* The lanes i for which bit i is set. An instruction set may define its own version. */
 #ifndef V_LANES_OF_BITS
 V_INLINE vmask v_lanes(unsigned bits)
 {
@@ -123,8 +123,8 @@ static void op_hide(void *st, void *mx, const uint64_t *visible, int n, int nv_)
     WITH_NV(nv_, hide_tile(st, mx, visible, n, nv))
 }
 
-/* Bit u of the result is 1 if byte u of the 64 bytes at p is not 0. A vec header may define its own
- * version. */
+/* Bit u of the result is 1 if byte u of the 64 bytes at p is not 0. An instruction set may define
+ * its own version. */
 #ifndef V_BITS_OF_BYTES
 /* Multiplier that gathers bit 0 of each byte of a word in the top byte: the byte at the lowest
  * address gives bit 56, the next one bit 57, and so on. */

@@ -1,8 +1,6 @@
-/* Every operation of kernel.h, written once over the vector operations of vec/vec_<isa>.h.
- *
- * The file of an instruction set includes its vec header and then this file; ATTNI_BITS selects R.
- * The contracts are in kernel.h and are not repeated here. Tile arrays are [rows][W], W = nv *
- * V_LANES.
+/* Every operation of kernel.h, written once over the vector operations of isa_<isa>.c. These
+ * files include this one at their end; ATTNI_BITS selects R. The contracts are in kernel.h and are
+ * not repeated here. Tile arrays are [rows][W], W = nv * V_LANES.
  *
  * A micro-kernel keeps `mr` rows x `nv` vectors of sums in registers, which requires that both
  * loops are unrolled completely. GCC and clang have different pragmas for this; with GCC's alone,

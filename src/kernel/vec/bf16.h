@@ -1,5 +1,5 @@
 /* bf16 as the high half of a float, in integers of 32 bits: the same on every instruction set.
- * Included by the vec headers that have V_HALVES, when v_eq and v_select are there. */
+ * Included by the instruction sets that have V_HALVES, after v_eq and v_select. */
 typedef uint32_t v_u32 __attribute__((vector_size(sizeof(vec))));
 
 /* The low and the high half of each element, widened. */

@@ -1,5 +1,5 @@
 /* Powers of two of a vector: the one exponential for all weights that are not rounded to bf16.
- * Included by kernel files that have a vec header and UNROLL. */
+ * Included after the vector operations and UNROLL. */
 #ifndef ATTNI_EXP2_H
 #define ATTNI_EXP2_H
 

@@ -1,4 +1,4 @@
-/* Vector operations: AVX-512 (F, BW, DQ, VL), 64 bytes wide. vec_generic.h says what each means. */
+/* Vector operations: AVX-512 (F, BW, DQ, VL), 64 bytes wide. isa_generic.c says what each means. */
 #ifndef ATTNI_VEC_H
 #define ATTNI_VEC_H
 

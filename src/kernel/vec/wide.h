@@ -1,5 +1,5 @@
 /* Doubles in the kernels of float, for sums that must not lose digits. A v_wide holds half as many
- * doubles as a vec holds floats; a vec header defines it. Included by kernel files. */
+ * doubles as a vec holds floats; isa_<isa>.c defines it. Included by kernel files. */
 #ifndef ATTNI_WIDE_H
 #define ATTNI_WIDE_H
 
