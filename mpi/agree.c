@@ -88,8 +88,11 @@ static void hash_rules(hash_state *h, const attn_sdpa_args *a)
 #define RULE(member) (int64_t) a->member,
 #include "../src/plan/rules.def"
     };
+    /* The numbers at the end of the struct, which rules.def does not list. */
+    const size_t listed = offsetof(attn_sdpa_args, diagonal);
     hash_bytes(h, reals, sizeof reals);
     hash_bytes(h, numbers, sizeof numbers);
+    hash_bytes(h, (const char *)a + listed, sizeof *a - listed);
 }
 
 static void hash_arrays(hash_state *h, const attni_mpi_plan *p)

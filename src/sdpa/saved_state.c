@@ -125,6 +125,16 @@ static void hash_arrays(attni_writer *w, const attni_plan *p)
     }
 }
 
+/* The numbers at the end of attn_sdpa_args, which plan/rules.def does not list. */
+static void hash_later_rules(attni_writer *w, const attn_sdpa_args *a)
+{
+    for (size_t at = offsetof(attn_sdpa_args, diagonal); at < sizeof *a; at += sizeof(uint32_t)) {
+        uint32_t word;
+        memcpy(&word, (const char *)a + at, sizeof word);
+        attni_emit_number(w, word, sizeof word);
+    }
+}
+
 /* Hashes everything that the results depend on, except k and v. A call without tasks has no
  * results, and may have more rows than anybody could read. */
 static call_hashes hash_call(const attni_plan *p)
@@ -147,6 +157,7 @@ static call_hashes hash_call(const attni_plan *p)
         hash_real(&rules, reals[i]);
     for (size_t i = 0; i < sizeof numbers / sizeof *numbers; i++)
         attni_emit_number(&rules, (uint64_t)numbers[i], 8);
+    hash_later_rules(&rules, a);
     if (p->tasks > 0) {
         hash_arrays(&rules, p);
         hash_tensor(&q, &a->q);

@@ -28,6 +28,11 @@ ENUMS = {
 }
 
 
+# The members at the end of a structure that the binding does not offer, with their sizes. It calls
+# the library as a program does that was compiled before they existed (docs/ABI.md).
+NOT_IN_PYTHON = {"attn_sdpa_args": {}}
+
+
 def leaves(value):
     """The numbers in a value of ctypes, in order."""
     if isinstance(value, ctypes.Structure):
@@ -46,7 +51,12 @@ class Layout(unittest.TestCase):
             want.append((expression, value))
 
         for name, structure in _library.STRUCTURES.items():
-            add("sizeof(%s)" % name, ctypes.sizeof(structure))
+            end = ctypes.sizeof(structure)
+            for field, size in NOT_IN_PYTHON.get(name, {}).items():
+                add("offsetof(%s, %s)" % (name, field), end)
+                add("sizeof(((%s *)0)->%s)" % (name, field), size)
+                end += size
+            add("sizeof(%s)" % name, end)
             for field, kind in structure._fields_:
                 add("offsetof(%s, %s)" % (name, field), getattr(structure, field).offset)
                 add("sizeof(((%s *)0)->%s)" % (name, field), ctypes.sizeof(kind))
@@ -62,18 +72,32 @@ class Layout(unittest.TestCase):
         self.assertEqual([(e, int(g)) for (e, _), g in zip(want, got)], want)
 
     def test_rules(self):
-        """rules.def has all members of attn_sdpa_args that are numbers and change the result."""
+        """rules.def has all members of attn_sdpa_args before `diagonal` that are numbers and change
+        the result."""
+        fields = _library.SdpaArgs._fields_
+        fields = fields[: [name for name, _ in fields].index("diagonal")]
         others = {"struct_size", "scale", "scores_stage", "workspace_bytes"}
         numbers = {
             name
-            for name, kind in _library.SdpaArgs._fields_
+            for name, kind in fields
             if kind in (ctypes.c_int, ctypes.c_int64, ctypes.c_uint64, ctypes.c_size_t)
         }
-        reals = {name for name, kind in _library.SdpaArgs._fields_ if kind is ctypes.c_double}
+        reals = {name for name, kind in fields if kind is ctypes.c_double}
         with open(os.path.join(SOURCE, "src", "plan", "rules.def")) as f:
             rows = re.findall(r"^(RULE|RULE_REAL)\((\w+)\)$", f.read(), re.M)
         self.assertEqual({name for kind, name in rows if kind == "RULE"}, numbers - others)
         self.assertEqual({name for kind, name in rows if kind == "RULE_REAL"}, reals - others)
+
+    def test_later_rules(self):
+        """From `diagonal` on, all members of attn_sdpa_args are numbers, because saved states and
+        ranks compare their bytes."""
+        with open(os.path.join(SOURCE, "include", "attn.h")) as f:
+            header = re.sub(r"/\*.*?\*/", "", f.read(), flags=re.S)
+        members = re.search(r"(attn_diagonal diagonal;[^{}]*)} attn_sdpa_args;", header).group(1)
+        number = r"\s*(int|int32_t|int64_t|uint64_t|double|attn_[a-z_]+) \w+(, \w+)*\s*"
+        for member in members.split(";")[:-1]:
+            self.assertRegex(member, "^%s$" % number)
+            self.assertNotRegex(member, "attn_tensor")
 
     def test_packed_as_laid_out(self):
         """Different numbers, packed in order, are read back by the fields' names."""
