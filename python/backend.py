@@ -186,6 +186,7 @@ def page_module(c, build):
         return ""
     lesson = ["kit/explain/lessons/explain.lesson", "examples/lessons/explain.c"]
     lesson_source(c, lesson, "page_lesson.c")
+    lesson_table(c)
     heads_source(c)
     try:
         unicode_table(c, os.path.join(os.path.dirname(build), "unicode_table.c"))
@@ -277,6 +278,21 @@ def lesson_source(c, patterns, name):
     return to
 
 
+def lesson_table(c):
+    """Writes lessons.def, as cmake/LessonTable.cmake does."""
+    rows = []
+    for file in c.found(["kit/explain/lessons/*.lesson"]):
+        with open(file, encoding="utf-8") as f:
+            head = re.search(r"^lesson (\d+)( with gradients)?: (.+)$", f.read(), re.M)
+        if head:
+            macro = "LESSON_GRADIENTS" if head[2] else "LESSON"
+            name = os.path.basename(file)[: -len(".lesson")]
+            rows.append((int(head[1]), '%s(%s, "%s")\n' % (macro, name, head[3])))
+    with open(os.path.join(c.folder, "lessons.def"), "w", encoding="utf-8") as f:
+        f.write("".join(row for _, row in sorted(rows)))
+        f.write("#undef LESSON\n#undef LESSON_GRADIENTS\n")
+
+
 def heads_source(c):
     """The C file of the trained heads, as cmake/EmbedHeads.cmake writes it. Returns its path."""
     path = os.path.join(c.folder, "heads_file.c")
@@ -302,7 +318,8 @@ def compile_program(c, engine, path):
     files = [f for f in files if f not in left_out]
     files += [os.path.join(HERE, "without.c"), page_source(c), heads_source(c)]
     files.append(lesson_source(c, LESSONS, "lesson_files.c"))
-    objects = c.objects(files, [".", "kit", "check", "ref", "src"], "-Os")
+    lesson_table(c)
+    objects = c.objects(files, [".", "kit", "check", "ref", "src", c.folder], "-Os")
     c.link(engine + objects, path, *libraries)
     return True
 

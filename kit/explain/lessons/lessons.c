@@ -11,7 +11,7 @@ const explain_lesson explain_lessons[] = {
 #define LESSON(name, notebook) {#name, notebook, lesson_##name, NULL},
 #define LESSON_GRADIENTS(name, notebook)                                                           \
     {#name, notebook, lesson_##name, lesson_##name##_gradients},
-#include "lessons.def"
+#include <lessons.def>
     {NULL, NULL, NULL, NULL},
 };
 

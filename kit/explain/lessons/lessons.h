@@ -1,8 +1,9 @@
 /* Lessons: recipes whose steps also hold the numbers that a notebook printed, with scripts that
  * explain them.
  *
- * To add one: write lesson_<name>.c, <name>.lesson and examples/lessons/<name>.c (docs/LESSONS.md),
- * and add a row to lessons.def.
+ * To add one: write lesson_<name>.c, <name>.lesson and examples/lessons/<name>.c (docs/LESSONS.md).
+ * The build makes the table of the lessons, <lessons.def>, from the scripts' lines that begin with
+ * "lesson" (cmake/LessonTable.cmake).
  */
 #ifndef KIT_EXPLAIN_LESSONS_H
 #define KIT_EXPLAIN_LESSONS_H
@@ -45,6 +46,6 @@ int lesson_check(const trace *t, FILE *out, kit_error *err);
 #define LESSON_GRADIENTS(name, notebook)                                                           \
     LESSON(name, notebook)                                                                         \
     int lesson_##name##_gradients(trace *t, attn_context *ctx, kit_error *err);
-#include "lessons.def"
+#include <lessons.def>
 
 #endif

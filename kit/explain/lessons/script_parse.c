@@ -156,6 +156,9 @@ static bool take_heading(reader *r, const char *keyword, const char *rest)
                  : strcmp(keyword, "time") == 0    ? &s->time
                  : strcmp(keyword, "need") == 0    ? &s->need
                                                    : NULL;
+    if (strcmp(keyword, "lesson") == 0) {
+        return true; /* cmake/LessonTable.cmake reads it when the program is built */
+    }
     if (strcmp(keyword, "learn") == 0) {
         add_line(r, &s->learn, take_prose(r, rest));
     } else if (one != NULL && *one == NULL) {

@@ -5,8 +5,9 @@
 #   build.sh                        prints a clang that can (Debian's clang, lld, wasi-libc,
 #                                   libclang-rt-dev-wasm32), or fails
 #   build.sh CLANG MADE OUT [AUTO]  MADE: a folder with unicode_table.h, which unicode_table.c
-#                                   printed, page_lesson.c (EmbedLessons.cmake) and heads_file.c
-#                                   (EmbedHeads.cmake). OUT becomes the module, OUT.base64 the same
+#                                   printed, lessons.def (LessonTable.cmake), page_lesson.c
+#                                   (EmbedLessons.cmake) and heads_file.c (EmbedHeads.cmake). OUT
+#                                   becomes the module, OUT.base64 the same
 #                                   as text on one line, compressed by gzip; with AUTO a failure is
 #                                   one line that says why, and OUT.base64 is empty: the page then
 #                                   computes by JavaScript
@@ -59,7 +60,7 @@ clang=$1 made=$2 module=$3 failure=${4:-}
 here=$(cd "$(dirname "$0")" && pwd)
 root=$(cd "$here/../../../.." && pwd)
 mkdir "$work/table"
-cp "$made/unicode_table.h" "$work/table"
+cp "$made/unicode_table.h" "$made/lessons.def" "$work/table"
 set -- "$here/attend.c" "$here/explain.c" "$here/fmaf.c" "$here/learn.c" "$here/no_system.c" \
     "$here/unicode.c" "$made/page_lesson.c" "$made/heads_file.c"
 for name in kit explain/grid explain/recipe_common explain/recipe_explain explain/recipe_health \
