@@ -142,9 +142,13 @@ static void make_values(check_case *c, values_case *s)
     make_lines(c, s);
     s->far_away = check_far_away(c);
     s->hints = check_chance(c, 50) ? &s->far_away : NULL;
-    s->next_rows =
-        (attni_next_rows){check_chance(c, 50) ? s->v_stored : NULL, s->ld, s->Dv,
-                          check_chance(c, 50) ? 9 : 0, check_chance(c, 50) ? ATTNI_BLOCK : 0};
+    s->next_rows = (attni_next_rows){check_chance(c, 50) ? s->v_stored : NULL,
+                                     s->ld,
+                                     s->Dv,
+                                     check_chance(c, 50) ? 9 : 0,
+                                     check_chance(c, 50) ? ATTNI_BLOCK : 0,
+                                     check_chance(c, 50),
+                                     check_chance(c, 50)};
 }
 
 /* The sum of component d of query i: one chain for each block, added to `sum`. */

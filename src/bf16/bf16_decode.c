@@ -88,8 +88,9 @@ static attni_bf16_rows rows_at(const bf16_worker *w, const attn_tensor *t,
     const int64_t j = all->j[*b], together = attni_rows_together(w->sequence, j);
     attni_bf16_rows x = {.at = attni_stored_row(w->sequence, t, j),
                          .ld = (ptrdiff_t)t->stride[2] * 2,
-                         .l2_ahead = attni_l2_ahead(w->plan, t),
-                         .one_stream = w->plan->prefetch_l2 && w->plan->from_memory};
+                         .l2_ahead =
+                             t == &w->plan->args.v ? w->plan->v_l2_ahead : w->plan->k_l2_ahead,
+                         .one_stream = w->plan->one_stream};
     do
         x.n += all->keys[(*b)++];
     while (*b < all->count && all->j[*b] == j + x.n && x.n + all->keys[*b] <= together);

@@ -108,29 +108,25 @@ static bool pays(int index, const attni_cpuid *r)
     return strcmp(sets[index].name, "avx512bf16") != 0 || r->vendor == AMD;
 }
 
-/* L1 has places for few outstanding misses. On Zen 3 and Zen 4 (family 0x19) a prefetch into L1
- * occupies one of these places until its line arrives. L2 has more places. If lines are prefetched
- * into L2, decoding from memory reaches 1.06 to 1.4 times the speed on a Zen 4, and 0.96 to 1.1
- * times on a Zen 3 (docs/decisions/0030). On a Zen 5, a prefetch into L2
- * instead of L1 made no difference (docs/decisions/0007). */
-bool attni_prefetch_l2_from_cpuid(const attni_cpuid *regs)
+/* Zen 3 and Zen 4. What the plan does on them alone is in choose_prefetch() of make_plan.c. */
+bool attni_family_19h_from_cpuid(const attni_cpuid *regs)
 {
     const attni_cpuid r = sane(regs);
     const uint32_t family = (r.leaf1_eax >> 8 & 0xf) + (r.leaf1_eax >> 20 & 0xff);
     return r.vendor == AMD && family == 0x19;
 }
 
-bool attni_prefetch_l2(void)
+bool attni_family_19h(void)
 {
-    static atomic_int cached; /* 0: not computed yet; 1: L1; 2: L2 */
-    int level = atomic_load_explicit(&cached, memory_order_relaxed);
-    if (level == 0) {
+    static atomic_int cached; /* 0: not computed yet; 1: no; 2: yes */
+    int answer = atomic_load_explicit(&cached, memory_order_relaxed);
+    if (answer == 0) {
         attni_cpuid regs;
         attni_read_cpuid(&regs);
-        level = attni_prefetch_l2_from_cpuid(&regs) ? 2 : 1;
-        atomic_store_explicit(&cached, level, memory_order_relaxed);
+        answer = attni_family_19h_from_cpuid(&regs) ? 2 : 1;
+        atomic_store_explicit(&cached, answer, memory_order_relaxed);
     }
-    return level == 2;
+    return answer == 2;
 }
 
 int attni_isa_from_cpuid(const attni_cpuid *regs)

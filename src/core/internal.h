@@ -219,8 +219,8 @@ typedef struct attni_cpuid {
 void attni_read_cpuid(attni_cpuid *regs);          /* all zero on other architectures */
 int attni_isa_from_cpuid(const attni_cpuid *regs); /* the best index */
 /* Are decode operations faster if they prefetch into L2 first? */
-bool attni_prefetch_l2_from_cpuid(const attni_cpuid *regs);
-bool attni_prefetch_l2(void);         /* for this machine; cached */
+bool attni_family_19h_from_cpuid(const attni_cpuid *regs);
+bool attni_family_19h(void);          /* for this machine; cached */
 int attni_isa_best(void);             /* ATTN_ISA, else this machine's best; cached */
 int attni_isa_find(const char *name); /* -1: unknown */
 bool attni_isa_usable(int index);

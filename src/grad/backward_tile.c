@@ -159,7 +159,7 @@ static void add_queries(const attni_grad_worker *w, int64_t j, int n, bool first
     const char *k = attni_tile_rows(&w->forward, false, j, &ld);
     const int flags = first ? ATTNI_FIRST : 0;
     if (sums_queries_in_rows(w)) {
-        const attni_next_rows nothing = {w->dp, 0, 0, INT64_MAX, 0};
+        const attni_next_rows nothing = {.rows = w->dp, .count = INT64_MAX};
         p->kernels->values_decode(w->dq_rows, NULL, k, ld, p->real_dtype, w->dp, 0, n, p->D,
                                   w->tile.rows, flags, &nothing);
         return;
@@ -207,7 +207,8 @@ static void do_block(attni_grad_worker *w, int64_t j, int n, attni_class visible
     attni_block_rows(f, &b, false);
     const bool few = decodes(w, n);
     const attni_next_rows values =
-        attni_rows_to_prefetch(b.v, b.ldv * (ptrdiff_t)p->real, p->Dv * (int64_t)p->real, n, 0);
+        attni_rows_to_prefetch(b.v, b.ldv * (ptrdiff_t)p->real, p->Dv * (int64_t)p->real, n, 0,
+                               false, false);
     if (few) {
         multiply_few(w, f->st, t->rows == 1 ? w->q_row : t->qt, b.k, b.ldk, n, p->D, &values);
     } else {

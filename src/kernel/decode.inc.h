@@ -289,9 +289,10 @@ V_INLINE void scores_decode_block(R *st, R *mx, const R *qt, const char *k, ptrd
     enum { pair = 2 * V_LANES };
     vec top[V_MAX_DECODE_ROWS];
     FOR_R top[r] = v_set1(-R_INF);
+    const int paired = next->next_rows->one_vector ? 0 : n;
     int j = 0;
     if (nr == 1 && (!WHOLE_LOADS || (before + D) * SIZE_OF(dtype) >= COLUMN_BYTES))
-        for (; j + pair <= n; j += pair)
+        for (; j + pair <= paired; j += pair)
             scores_decode_keys(st, top, qt, k + j * bytes, bytes, next, dtype, j, pair, D, before,
                                nr, 2);
     for (; j < n; j += V_LANES)

@@ -14,7 +14,8 @@
  *
  * On CPUs that prefetch into L2 (decision 0030), next_rows->l2_ahead is the distance of this
  * prefetch, in rows; for short rows it is longer than above (decision 0051). A prefetch into L1
- * follows at half the distance. */
+ * follows at half the distance, or, if next_rows->l2_only is set, of the lines that are being
+ * read, which has no effect (decision 0055). */
 typedef struct prefetcher {
     uintptr_t line, end; /* the next line, and the end of its row: integers, since the addresses may
                           * lie outside any array */
@@ -55,7 +56,8 @@ V_INLINE prefetcher prefetch_stream(const attni_next_rows *next_rows, const char
                                     ptrdiff_t bytes, int64_t n, int64_t count, int64_t before)
 {
     const uintptr_t distance = (uintptr_t)(before * bytes);
-    prefetcher a = {.behind = next_rows->l2_ahead ? distance / 2 : 0, .next_rows = next_rows};
+    prefetcher a = {.behind = next_rows->l2_ahead ? distance >> !next_rows->l2_only : 0,
+                    .next_rows = next_rows};
     if (count > before)
         prefetch_from(&a, (uintptr_t)rows + distance, bytes, n, count - before);
     else

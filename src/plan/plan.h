@@ -98,10 +98,16 @@ struct attni_plan {
     bool far;          /* more than ATTNI_FAR_BYTES of data, so that rows are prefetched */
     bool far_blocks;   /* so much that tasks of one block of keys, and tasks of bf16 tiles, prefetch
                           the rows of the next task */
-    bool from_memory;  /* so much that a repeated call finds its rows in memory, not in L3; only the
-                          bf16 engine uses this */
+    bool from_memory;  /* so much that a repeated call finds its rows in memory, not in L3 */
     bool prefetch_l2;  /* decode operations prefetch into L2 first; applies to f32, and to bf16 in
                           the bf16 engine */
+    bool one_stream;   /* it does, on a Zen 4, which then reads one stream of addresses faster than
+                          two (docs/decisions/0047, 0055) */
+    /* The number of rows by which a prefetch into L2 is ahead of the reads: at least 32, and 4096
+     * elements, but at most a chunk (docs/decisions/0051). 0: lines are prefetched into L1. */
+    int k_l2_ahead, v_l2_ahead;
+    int v_l2_only;     /* the same, for f32 values of one query that are prefetched into L2 alone
+                      (docs/decisions/0055); 0: they are not */
     int nv;            /* vectors of queries in a full tile */
     int tiles;         /* per task */
     int64_t kept_keys; /* bf16 engine: the scores of so many keys are kept for each query of a task,
@@ -202,15 +208,6 @@ static inline int attni_vectors_for(const attni_plan *p, int64_t rows, int most)
 static inline bool attni_in_place(const attni_plan *p, const attn_tensor *t)
 {
     return t->dtype == p->real_dtype && (t->stride[3] == 1 || t->shape[3] <= 1);
-}
-/* The number of rows of t by which a prefetch into L2 is ahead of the reads: at least 32, and 4096
- * elements, but at most a chunk (docs/decisions/0051). 0 if the call does not prefetch into L2. */
-static inline int attni_l2_ahead(const attni_plan *p, const attn_tensor *t)
-{
-    int rows = p->prefetch_l2 ? ATTNI_BLOCK / 2 : 0;
-    while (rows > 0 && rows < ATTNI_CHUNK && rows * t->shape[3] < 4096)
-        rows *= 2;
-    return rows;
 }
 
 /* Bytes of t's memory; an element that is repeated by a stride of 0 is counted once. */

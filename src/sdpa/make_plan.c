@@ -211,6 +211,23 @@ static bool size_scratch(attni_plan *p)
            attni_size_add(partials, arrived, &p->scratch_bytes);
 }
 
+/* plan.h: k_l2_ahead */
+static int rows_ahead(int64_t size)
+{
+    int rows = ATTNI_BLOCK / 2;
+    while (rows < ATTNI_CHUNK && rows * size < 4096)
+        rows *= 2;
+    return rows;
+}
+
+/* Does values_decode() read all components of a value at once, for one query and f32? Then it reads
+ * in address order, which the hardware prefetcher follows. */
+static bool reads_values_in_order(const attni_plan *p)
+{
+    const int64_t Dv = p->Dv, lanes = p->kernels->lanes;
+    return p->v_in_place && (Dv == 8 * lanes || Dv == 4 * lanes || Dv == 3 * lanes);
+}
+
 /* Rows are prefetched if q, k, v and out together, each element counted as an R, have more than
  * ATTNI_FAR_BYTES. For smaller calls prefetch only costs time: 12 heads took 5 % longer with 32
  * tokens, and 2 % longer with 64. In a task of one block of keys, prefetching is a larger
@@ -226,8 +243,17 @@ static void choose_prefetch(attni_plan *p)
     p->far = bytes > ATTNI_FAR_BYTES;
     p->far_blocks = bytes > (p->unit ? 15.0 : 11.0) * ATTNI_FAR_BYTES;
     p->from_memory = bytes > 36.0 * ATTNI_FAR_BYTES;
-    /* Prefetching into L2 makes small decoding calls up to 3 % slower. */
-    p->prefetch_l2 = p->far && attni_prefetch_l2();
+    /* L1 has places for few outstanding misses. On Zen 3 and Zen 4 a prefetch into L1 occupies one
+     * of these places until its line arrives. L2 has more places. If lines are prefetched into L2,
+     * decoding from memory reaches 1.06 to 1.4 times the speed on a Zen 4, and 0.96 to 1.1 times on
+     * a Zen 3 (docs/decisions/0030). It makes small decoding calls up to 3 % slower. On a Zen 5, a
+     * prefetch into L2 instead of L1 made no difference (docs/decisions/0007). */
+    p->prefetch_l2 = p->far && attni_family_19h();
+    p->one_stream = p->prefetch_l2 && p->from_memory && p->kernels->lanes == 16; /* a Zen 4 */
+    p->k_l2_ahead = p->prefetch_l2 ? rows_ahead(p->D) : 0;
+    p->v_l2_ahead = p->prefetch_l2 ? rows_ahead(p->Dv) : 0;
+    /* The distance is 5 KiB. */
+    p->v_l2_only = p->one_stream && reads_values_in_order(p) ? 1279 / (int)p->Dv + 1 : 0;
 }
 
 /* Can the decode path read keys and values as they are stored, although they are not rows of R? If

@@ -160,10 +160,12 @@ void attni_block_rows(const attni_worker *w, attni_chunk_block *b, bool as_store
 /* `count` rows of n bytes, `bytes` from one to the next, for a decode operation to prefetch. Rows
  * without gaps become one long row. */
 static inline attni_next_rows attni_rows_to_prefetch(const char *rows, ptrdiff_t bytes, int64_t n,
-                                                     int64_t count, int l2_ahead)
+                                                     int64_t count, int l2_ahead, bool l2_only,
+                                                     bool one_vector)
 {
     const bool one = bytes == n;
-    return (attni_next_rows){rows, bytes, one ? n * count : n, one ? 1 : count, l2_ahead};
+    return (attni_next_rows){rows,     bytes,   one ? n * count : n, one ? 1 : count,
+                             l2_ahead, l2_only, one_vector};
 }
 
 /* What to prefetch while block b is computed: the stored rows of keys or values from j on. If j is

@@ -124,12 +124,12 @@ void attni_block_rows(const attni_worker *w, attni_chunk_block *b, bool as_store
 
 /* ------------------------------------------------------------------------------------- blocks */
 
-/* attni_next_rows.l2_ahead for a tile of some rows of queries. With several rows, values() passes
- * several times over a block of values, so the prefetch is at least a block ahead. With more than
- * four, a longer distance made short rows up to 10 % slower. */
-static int distance_into_l2(const attni_plan *p, const attn_tensor *t, int rows)
+/* attni_next_rows.l2_ahead of f32 rows for a tile of some rows of queries. With several rows,
+ * values() passes several times over a block of values, so the prefetch is at least a block ahead.
+ * With more than four, a longer distance made short rows up to 10 % slower. */
+static int distance_into_l2(const attni_plan *p, bool values, int rows)
 {
-    const int l2_ahead = t->dtype == ATTN_F32 ? attni_l2_ahead(p, t) : 0;
+    const int l2_ahead = values ? p->v_l2_ahead : p->k_l2_ahead;
     if (l2_ahead == 0 || rows == 1)
         return l2_ahead;
     return l2_ahead < ATTNI_BLOCK || rows > 4 ? ATTNI_BLOCK : l2_ahead;
@@ -155,13 +155,16 @@ attni_next_rows attni_tile_next_rows(const attni_worker *w, const attni_tile *ti
         else if (w->next && p->S <= SHORT_KEYS)
             rows = attni_first_row(w->next, t, &count);
     }
-    const int l2_ahead = distance_into_l2(p, t, tile->rows);
+    const bool f32 = t->dtype == ATTN_F32, one = f32 && tile->rows == 1;
+    const bool l2_only = one && values && p->v_l2_only;
+    const bool one_vector = one && p->one_stream && p->D >= 64;
+    const int l2_ahead = l2_only ? p->v_l2_only : f32 ? distance_into_l2(p, values, tile->rows) : 0;
     if (!rows)
-        return (attni_next_rows){w->st, 0, 0, INT64_MAX, l2_ahead};
+        return (attni_next_rows){w->st, 0, 0, INT64_MAX, l2_ahead, l2_only, one_vector};
     const ptrdiff_t size = (ptrdiff_t)attn_dtype_size(t->dtype);
     const ptrdiff_t bytes = (ptrdiff_t)t->stride[2] * size;
     /* Interleaved keys are read with their padding: `bytes` counts it, shape[3] does not. */
     const bool interleaved = p->k_interleaved && !values;
     return attni_rows_to_prefetch(rows, bytes, interleaved ? bytes : t->shape[3] * size, count,
-                                  l2_ahead);
+                                  l2_ahead, l2_only, one_vector);
 }

@@ -336,11 +336,11 @@ static void zen_3_and_zen_4_prefetch_into_l2(void **state)
     };
     for (size_t i = 0; i < COUNT(machines); i++) {
         describe_case("%s", machines[i].name);
-        assert_int_equal(attni_prefetch_l2_from_cpuid(&machines[i].r), machines[i].l2);
+        assert_int_equal(attni_family_19h_from_cpuid(&machines[i].r), machines[i].l2);
     }
     attni_cpuid here;
     attni_read_cpuid(&here);
-    assert_int_equal(attni_prefetch_l2(), attni_prefetch_l2_from_cpuid(&here));
+    assert_int_equal(attni_family_19h(), attni_family_19h_from_cpuid(&here));
 }
 
 int main(void)
