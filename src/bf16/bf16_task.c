@@ -1,18 +1,21 @@
-/* The bf16 engine: sweeps over the keys of a task on instruction sets that multiply bf16, with the
- * matrix unit of AMX (unit_amx.c) or with the dot products of AVX512-BF16 (unit_dot.c).
- * bf16_engine.c calls attni_bf16_sweep_keys() for the tiles of a task. If the task is cut along the
- * keys, it calls attni_bf16_sweep_chunk() for each chunk instead.
+/* The bf16 engine, for instruction sets that multiply bf16: with the matrix unit of AMX
+ * (unit_amx.c) or with the dot products of AVX512-BF16 (unit_dot.c). This file computes sweeps over
+ * the keys of a task; a task is some tiles of queries of one head. bf16_engine.c calls
+ * attni_bf16_sweep_keys() for the tiles of a task. If the task is cut along the keys, it calls
+ * attni_bf16_sweep_chunk() for each chunk instead.
  *
- *   for each tile chunk: 256 keys and a tile of up to 32 queries, unless no query sees any key
- *     for each block of 64 keys
- *       S^T = K Q^T                (unit->scores; it may also find the maxima, if no soft cap, bias
- *                                  or mask changes these scores)
+ *   for each tile chunk (256 keys and a tile of up to 32 queries) with a key that a query sees
+ *     for each such block of 64 keys
+ *       S^T = K Q^T                (unit->scores; it may also find the maxima, see
+ *                                  identity_scores)
  *     soft cap, biases and masks, for each block that needs any of them; then
- *     m = c * the largest score of each query, rounded up; c turns a score into log2 units
+ *     m = c * the largest score of each query in the chunk, rounded up; c turns a score into log2
+ *         units
  *     for each block
  *       P = 2^(S c - m)            (unit->weights, or weigh_aside)
  *       acc += V^T P               (unit->values; on the matrix unit for all blocks at once)
- *     merge acc into the total O, and the sum of the weights into L
+ *     merge acc into the total O, and the sum of the weights into L, both relative to the largest
+ *         m so far
  *   out = O / L
  *
  * unit.h fixes the shapes, the rounding of m, and the order of sums on the matrix unit; unit_dot.c
@@ -127,9 +130,10 @@ static void compute_scores(bf16_worker *w, bf16_tile_chunk *c)
     }
 }
 
-/* Completes the blocks whose maxima unit->scores did not find (`counted` is false): applies soft
- * cap, biases and masks, raises the maxima to these scores, and sets `clean`: no score is NaN or
- * +inf. Then computes m from the maxima, and raises t->top. */
+/* Completes the blocks whose maxima unit->scores did not find (`counted` is false). Applies soft
+ * cap, biases and masks, includes these scores in the maxima, and sets `clean` to whether no score
+ * is NaN or +inf. Then computes m from the maxima, and updates t->top, the largest score of each
+ * query in all chunks so far. */
 static void finish_scores(bf16_worker *w, bf16_tile_chunk *x)
 {
     const attni_plan *p = w->plan;
@@ -163,7 +167,7 @@ static void weigh_aside(bf16_worker *w, bf16_tile_chunk *x, int b, attni_bf16 *t
     for (int i = x->blocks[b].n * x->t->W; i < ATTNI_BLOCK * x->t->W; i++)
         st[i] = -INFINITY; /* past the last key: unit->scores may not have written these */
     attni_bf16_weigh(st, x->columns, true, w->seen[b], x->t->nv);
-    if (p->args.dropout > 0) /* kept weights are scaled by 1 / (1 - dropout) at the end */
+    if (p->args.dropout > 0) /* out is scaled by 1 / (1 - dropout) at the end */
         p->kernels->drop(st, st, x->blocks[b].n, p->args.dropout_seed, p->drop_threshold,
                          w->sequence->drop_head, w->sequence->drop_row + (uint64_t)x->t->i0,
                          (uint64_t)(w->sequence->j_base + x->blocks[b].j0), 1, x->t->nv);
@@ -316,8 +320,8 @@ void attni_bf16_sweep_keys(bf16_worker *w, bf16_tile *tiles, int count)
     }
     begin -= begin % ATTNI_CHUNK;
     for (int64_t j0 = begin; j0 < end; j0 += ATTNI_CHUNK) {
-        /* The last chunk ends at the end of the sequence, even if its last keys are not visible:
-         * shorter blocks could not always be read in place and would be copied. */
+        /* Only the end of the sequence cuts a chunk, not `end`, even if its last keys are not
+         * visible: a shorter block could not always be read in place and would be copied. */
         const int64_t left = w->sequence->S - j0;
         const int n = left < ATTNI_CHUNK ? (int)left : ATTNI_CHUNK;
         attni_bf16_new_chunk(w);

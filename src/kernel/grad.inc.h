@@ -13,8 +13,8 @@ static __attribute__((noinline)) R dot_rest(const R_any *a, const R_any *b, int6
     return sum;
 }
 
-/* a . b in two parts: lane u of the result is the sum of the products u, u + V_LANES, ... of whole
- * vectors; *rest is the sum of those after them. */
+/* a . b in two parts. Lane u of the result is the sum of a[d] * b[d] over d = u, u + V_LANES, ...,
+ * as far as whole vectors reach; *rest is the sum over the d after them. */
 V_INLINE vec dot_parts(const R_any *a, const R_any *b, int64_t D, R *rest)
 {
     vec s = v_set1(0);
@@ -36,7 +36,7 @@ V_INLINE R lanes_sum(vec s)
     return lane[0];
 }
 
-/* The same of V_LANES vectors: lane u of the result is the sum of s[u]. */
+/* The same of V_LANES vectors, which it overwrites: lane u of the result is the sum of s[u]. */
 V_INLINE vec lanes_sums(vec s[V_LANES])
 {
     v_transpose(s);
@@ -107,9 +107,9 @@ static void op_score_grads(void *dp_, void *p_, void *kept_, const void *delta_,
     }
 }
 
-/* With y = raw * r / cap: 1 - tanh(y)^2 = 4 t / (1 + t)^2, where t = exp(-2 |y|) is computed as
- * a power of 2. (The code calls t `e`.) There is no cancellation, even where the soft cap is nearly
- * flat. */
+/* Multiplies ds by the slope of the soft cap, 1 - tanh(y)^2, where y = raw * r / cap. With
+ * e = exp(-2 |y|), computed as a power of 2, the slope is 4 e / (1 + e)^2. This form has no
+ * cancellation, even where the soft cap is nearly flat. */
 static void op_cap_grads(void *ds_, const void *raw_, int n, double r, double cap, int nv)
 {
     R *ds = ds_;

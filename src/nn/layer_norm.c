@@ -1,14 +1,15 @@
 /* Layer norm over the last dimension. Rows are read in pieces. In f64 all arithmetic is in double,
  * and mean and variance take two passes over a row, so that a large mean costs no digits. In f32
- * the kernels compute: mean and variance in double, the rest in float.
+ * the kernels compute. Mean, variance and sums are in double, other numbers in float. A row is in
+ * double as a whole if its r does not fit a float.
  *
  *   y = (x - mean) * r,  r = 1 / sqrt(variance + eps),  out = y * weight + bias
- *   dx = r * (g - mean of g - y * mean of g y),  g = dout * weight
+ *   dx = r * (g - mean(g) - y * mean(g * y)),  g = dout * weight
  *   dweight = sum of dout y,  dbias = sum of dout, over all rows
  *
  * The sums over rows have a fixed order: groups of ATTNI_NORM_ROWS rows are added in order. The
- * rows of a group are added in order or, if all their moments fit a float, in the order that
- * norm_columns() has (kernel.h).
+ * rows of a group are added in order. But if r of every row of the group fits a float, they are
+ * added in the order that norm_columns() has (kernel.h).
  */
 #include <math.h>
 
@@ -134,12 +135,13 @@ static int64_t piece_at(const norm *p, int64_t c)
     return left < ATTNI_PIECE ? left : ATTNI_PIECE;
 }
 
-/* Sets mean, r and rest of m[] (kernel.h) for the f32 rows i and i + 1, or for row i alone if i + 1
- * is `end`; mean[] and r[] get the first two in double. The sums are those of x - first, where
- * `first` is the row's first element. The variance is squares / E - (sum / E)^2. Here sum / E is
- * mean - first, and the first element alone contributes (first - mean)^2 / E to the variance. So
- * (sum / E)^2 is at most E times the variance, and the difference loses at most about log2(E) bits
- * of a double. fits[u] is set for row i + u: false if the row has to be computed in double. */
+/* Sets the members `mean`, `r` and `rest` of m[] (kernel.h) for the f32 rows i and i + 1, or for
+ * row i alone if i + 1 is `end`. mean[] and r[] get mean and r in double. The sums are those of x -
+ * first, where `first` is the row's first element. The variance is squares / E - (sum / E)^2. Here
+ * sum / E is mean - first, and the first element alone contributes (first - mean)^2 / E to the
+ * variance. So (sum / E)^2 is at most E times the variance, and the difference loses at most about
+ * log2(E) bits of a double. fits[u] is set for row i + u: false if the row has to be computed in
+ * double. */
 static void find_float_moments(const norm *p, int64_t i, int64_t end, attni_moments *m,
                                double *mean, double *r, bool fits[2])
 {
@@ -318,7 +320,7 @@ static int64_t columns_at(const norm *p, int64_t c)
     return left < p->columns ? left : p->columns;
 }
 
-/* Adds what row i contributes to the columns from c on of dweight and dbias. */
+/* Adds the part of row i to dweight and dbias, for up to p->columns columns from c on. */
 static void add_row(const norm *p, int64_t i, int64_t c, double *dweight, double *dbias)
 {
     double x[MOST_COLUMNS], dout[MOST_COLUMNS];
@@ -333,8 +335,8 @@ static void add_row(const norm *p, int64_t i, int64_t c, double *dweight, double
     }
 }
 
-/* The same for `rows` rows from i on. Returns false if the moments of one of them do not
- * fit a float. */
+/* The same for `rows` rows from i on, by a kernel. Returns false if there is none, or if r of one
+ * of the rows does not fit a float. */
 static bool add_float_rows(const norm *p, int64_t i, int rows, int64_t c, double *dweight,
                            double *dbias)
 {
@@ -351,7 +353,7 @@ static bool add_float_rows(const norm *p, int64_t i, int rows, int64_t c, double
     return true;
 }
 
-/* Adds what ATTNI_NORM_ROWS rows from i on contribute to the columns from c on. */
+/* The same for ATTNI_NORM_ROWS rows from i on, or those that are left. */
 static void add_rows(const norm *p, int64_t i, int64_t c)
 {
     const int64_t left = attni_module_rows(p->x) - i;

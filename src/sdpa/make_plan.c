@@ -29,7 +29,7 @@ static int tiles_per_task(const attni_plan *p, int threads)
     if (p->group > 1 || p->T <= p->nv * p->kernels->lanes)
         return 1;
     const double W = p->nv * p->kernels->lanes;
-    /* queries, in the type of the products, sums, and kept scores */
+    /* the queries, in the type in which they are multiplied; the sums; and the kept scores */
     const double tile_bytes = W * ((double)p->D * (p->unit ? 2 : (double)p->real) +
                                    ((double)p->Dv + (double)p->kept_keys) * (double)p->real);
     const double most = p->unit ? (double)p->unit->tile_bytes : 512 * 1024;
@@ -132,9 +132,9 @@ static double guess_seconds(const attni_plan *p)
 
 /* Tasks are cut along the keys if there are too few of them for the threads. They are not cut if
  * each thread gets one task of the same length: computing and merging partial results would only
- * make the call slower (measured in docs/decisions/0026). Nor if the call takes too little time,
- * and in three kinds of calls for which it is not implemented: keys in pieces, packed sequences,
- * and tasks of several tiles. */
+ * make the call slower (measured in docs/decisions/0026). They are also not cut if the call takes
+ * too little time, and in three kinds of calls for which this is not implemented: keys in pieces,
+ * packed sequences, and tasks of several tiles. */
 static int64_t parts_per_task(const attni_plan *p, int threads)
 {
     const bool alike = p->tasks_per_head == 1 && (p->B == 1 || !p->args.key_lengths);
@@ -146,8 +146,9 @@ static int64_t parts_per_task(const attni_plan *p, int threads)
     return wanted < p->chunks ? wanted : p->chunks > 1 ? p->chunks : 1;
 }
 
-/* Requested weights are computed when the sums of the weights are final. If the scores of a tile,
- * of up to KEPT_KEYS keys, fit in L2, they are kept until then (docs/decisions/0054). */
+/* Requested weights are computed when the sums of the weights are final. If there are at most
+ * KEPT_KEYS keys, the scores of a tile are kept until then: 256 KiB for 32 queries, which fit in L2
+ * (docs/decisions/0054). */
 #define KEPT_KEYS 2048
 static int64_t kept_keys(const attni_plan *p)
 {
@@ -211,7 +212,7 @@ static bool size_scratch(attni_plan *p)
            attni_size_add(partials, arrived, &p->scratch_bytes);
 }
 
-/* plan.h: k_l2_ahead */
+/* k_l2_ahead of plan.h, for rows of so many elements. */
 static int rows_ahead(int64_t size)
 {
     int rows = ATTNI_BLOCK / 2;

@@ -124,9 +124,10 @@ void attni_block_rows(const attni_worker *w, attni_chunk_block *b, bool as_store
 
 /* ------------------------------------------------------------------------------------- blocks */
 
-/* attni_next_rows.l2_ahead of f32 rows for a tile of some rows of queries. With several rows,
- * values() passes several times over a block of values, so the prefetch is at least a block ahead.
- * With more than four, a longer distance made short rows up to 10 % slower. */
+/* attni_next_rows.l2_ahead of f32 keys or values, for a tile of `rows` queries. With several
+ * queries, values_decode() passes several times over a block of values, so the prefetch is at least
+ * a block ahead; that of keys is as far. With more than four queries, a distance of more than a
+ * block made calls with a small D up to 10 % slower. */
 static int distance_into_l2(const attni_plan *p, bool values, int rows)
 {
     const int l2_ahead = values ? p->v_l2_ahead : p->k_l2_ahead;
