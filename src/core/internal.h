@@ -218,7 +218,7 @@ typedef struct attni_cpuid {
 } attni_cpuid;
 void attni_read_cpuid(attni_cpuid *regs);          /* all zero on other architectures */
 int attni_isa_from_cpuid(const attni_cpuid *regs); /* the best index */
-/* Are decode operations faster if they prefetch into L2 first? */
+/* Is the CPU a Zen 3 or a Zen 4? */
 bool attni_family_19h_from_cpuid(const attni_cpuid *regs);
 bool attni_family_19h(void);          /* for this machine; cached */
 int attni_isa_best(void);             /* ATTN_ISA, else this machine's best; cached */

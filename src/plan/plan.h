@@ -101,13 +101,13 @@ struct attni_plan {
     bool from_memory;  /* so much that a repeated call finds its rows in memory, not in L3 */
     bool prefetch_l2;  /* decode operations prefetch into L2 first; applies to f32, and to bf16 in
                           the bf16 engine */
-    bool one_stream;   /* it does, on a Zen 4, which then reads one stream of addresses faster than
-                          two (docs/decisions/0047, 0055) */
+    bool one_stream;   /* from_memory and prefetch_l2, on a Zen 4: it reads one stream of addresses
+                          faster than two (docs/decisions/0047, 0055) */
     /* The number of rows by which a prefetch into L2 is ahead of the reads: at least 32, and 4096
      * elements, but at most a chunk (docs/decisions/0051). 0: lines are prefetched into L1. */
     int k_l2_ahead, v_l2_ahead;
-    int v_l2_only;     /* the same, for f32 values of one query that are prefetched into L2 alone
-                      (docs/decisions/0055); 0: they are not */
+    int v_l2_only;     /* not 0: f32 values of one query are prefetched into L2 alone, so many
+                          rows ahead (docs/decisions/0055) */
     int nv;            /* vectors of queries in a full tile */
     int tiles;         /* per task */
     int64_t kept_keys; /* bf16 engine: the scores of so many keys are kept for each query of a task,

@@ -7,10 +7,10 @@
 #   build.sh CLANG MADE OUT [AUTO]  MADE: a folder with unicode_table.h, which unicode_table.c
 #                                   printed, lessons.def (LessonTable.cmake), page_lesson.c
 #                                   (EmbedLessons.cmake) and heads_file.c (EmbedHeads.cmake). OUT
-#                                   becomes the module, OUT.base64 the same
-#                                   as text on one line, compressed by gzip; with AUTO a failure is
-#                                   one line that says why, and OUT.base64 is empty: the page then
-#                                   computes by JavaScript
+#                                   becomes the module, OUT.base64 the same as text on one line,
+#                                   compressed by gzip; with AUTO a failure is one line that says
+#                                   why, and OUT.base64 is empty: the page then computes by
+#                                   JavaScript
 #
 # SIMD (-msimd128) is in every browser since 2023; where it is not, the page uses JavaScript. A
 # browser with SIMD also has the older instructions that the other flags allow; they make the module
