@@ -115,7 +115,6 @@ V_INLINE v_wide v_wide_load(const R_any *p)
 {
     return _mm256_cvtps_pd(_mm_loadu_ps((const float *)p));
 }
-V_INLINE void v_wide_store(R_any *p, v_wide a) { _mm_storeu_ps((float *)p, _mm256_cvtpd_ps(a)); }
 V_INLINE v_wide v_wide_max(v_wide a, v_wide b) { return _mm256_max_pd(a, b); }
 V_INLINE float v_largest(vec a)
 {

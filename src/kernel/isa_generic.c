@@ -90,16 +90,11 @@ V_INLINE vec v_max(vec a, vec b) { return v_select(v_lt(b, a), a, b); }
 V_INLINE vec v_min(vec a, vec b) { return v_select(v_lt(a, b), a, b); }
 
 #if ATTNI_BITS == 32
-/* Doubles, half as many as there are floats in a vec, loaded from floats and stored as floats: see
- * wide.h. The operators + - * work on them. */
+/* Doubles, half as many as there are floats in a vec, loaded from floats: see wide.h. The operators
+ * + - * work on them. */
 typedef double v_wide __attribute__((vector_size(16)));
 V_INLINE v_wide v_wide_fma(v_wide a, v_wide b, v_wide c) { return a * b + c; }
 V_INLINE v_wide v_wide_load(const R_any *p) { return (v_wide){(double)p[0], (double)p[1]}; }
-V_INLINE void v_wide_store(R_any *p, v_wide a) /* rounded */
-{
-    p[0] = (float)a[0];
-    p[1] = (float)a[1];
-}
 V_INLINE v_wide v_wide_max(v_wide a, v_wide b) /* as v_max */
 {
     for (int i = 0; i < 2; i++)

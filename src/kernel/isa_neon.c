@@ -79,7 +79,6 @@ typedef float64x2_t v_wide;
 V_INLINE v_wide v_wide_fma(v_wide a, v_wide b, v_wide c) { return vfmaq_f64(c, a, b); }
 typedef float32x2_t halves_of_vec __attribute__((aligned(1), may_alias));
 V_INLINE v_wide v_wide_load(const R_any *p) { return vcvt_f64_f32(*(const halves_of_vec *)p); }
-V_INLINE void v_wide_store(R_any *p, v_wide a) { *(halves_of_vec *)p = vcvt_f32_f64(a); }
 V_INLINE v_wide v_wide_max(v_wide a, v_wide b) { return vbslq_f64(vcgtq_f64(a, b), a, b); }
 V_INLINE float v_largest(vec a) { return vmaxvq_f32(a); }
 V_INLINE void v_to_i8(int8_t *p, vec a)

@@ -66,7 +66,6 @@ V_INLINE v_wide v_wide_load(const R_any *p)
 {
     return _mm512_cvtps_pd(_mm256_loadu_ps((const float *)p));
 }
-V_INLINE void v_wide_store(R_any *p, v_wide a) { _mm256_storeu_ps((float *)p, _mm512_cvtpd_ps(a)); }
 V_INLINE v_wide v_wide_max(v_wide a, v_wide b) { return _mm512_max_pd(a, b); }
 V_INLINE float v_largest(vec a) { return _mm512_reduce_max_ps(a); }
 V_INLINE void v_to_i8(int8_t *p, vec a)
