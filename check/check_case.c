@@ -168,6 +168,17 @@ attni_prefetch check_far_away(check_case *c)
                             .lines = (int)check_between(c, 1, 9)};
 }
 
+attni_next_rows check_next_rows(check_case *c, const void *rows, ptrdiff_t bytes, int64_t n)
+{
+    return (attni_next_rows){.rows = check_chance(c, 50) ? rows : NULL,
+                             .bytes = bytes,
+                             .n = n,
+                             .count = check_chance(c, 50) ? 9 : 0,
+                             .l2_ahead = check_chance(c, 50) ? ATTNI_BLOCK : 0,
+                             .l2_only = check_chance(c, 50),
+                             .one_vector = check_chance(c, 50)};
+}
+
 ptrdiff_t check_any_stride(check_case *c, int64_t size)
 {
     return check_chance(c, 20)   ? (ptrdiff_t)size

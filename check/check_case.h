@@ -101,6 +101,8 @@ void *check_filled(check_case *c, int64_t count, check_content content);
 int64_t check_any_length(check_case *c);
 /* A region without memory, for operations that may prefetch from it. */
 attni_prefetch check_far_away(check_case *c);
+/* What a decode operation prefetches: these rows or none, in any of its ways. */
+attni_next_rows check_next_rows(check_case *c, const void *rows, ptrdiff_t bytes, int64_t n);
 void check_fill(check_case *c, void *x, int64_t n, check_content content);
 /* The rows of an operand, which may have gaps, overlap, or follow each other backwards, in memory
  * that ends where they end. */

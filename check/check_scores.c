@@ -109,13 +109,7 @@ static void make_scores(check_case *c, scores_case *s)
         s->lines = check_tile(c, ATTNI_CHUNK / c->kernels->lanes * c->kernels->max_decode_rows);
     s->far_away = check_far_away(c);
     s->hints = check_chance(c, 50) ? &s->far_away : NULL;
-    s->next_rows = (attni_next_rows){check_chance(c, 50) ? s->k_stored : NULL,
-                                     s->ld,
-                                     s->D,
-                                     check_chance(c, 50) ? 9 : 0,
-                                     check_chance(c, 50) ? ATTNI_BLOCK : 0,
-                                     check_chance(c, 50),
-                                     check_chance(c, 50)};
+    s->next_rows = check_next_rows(c, s->k_stored, s->ld, s->D);
     s->row = decode ? check_tile(c, s->D / c->kernels->lanes + 1) : NULL;
     for (int64_t d = 0; decode && d <= s->D; d++)
         check_set(c, s->row, d, d < s->D ? check_get(c, s->qt, d * c->W) : 0);

@@ -142,13 +142,7 @@ static void make_values(check_case *c, values_case *s)
     make_lines(c, s);
     s->far_away = check_far_away(c);
     s->hints = check_chance(c, 50) ? &s->far_away : NULL;
-    s->next_rows = (attni_next_rows){check_chance(c, 50) ? s->v_stored : NULL,
-                                     s->ld,
-                                     s->Dv,
-                                     check_chance(c, 50) ? 9 : 0,
-                                     check_chance(c, 50) ? ATTNI_BLOCK : 0,
-                                     check_chance(c, 50),
-                                     check_chance(c, 50)};
+    s->next_rows = check_next_rows(c, s->v_stored, s->ld, s->Dv);
 }
 
 /* The sum of component d of query i: one chain for each block, added to `sum`. */
