@@ -1,7 +1,8 @@
 /* The bf16 engine, for instruction sets that multiply bf16: with the matrix unit of AMX
  * (unit_amx.c) or with the dot products of AVX512-BF16 (unit_dot.c). This file computes sweeps over
- * the keys of a task; a task is some tiles of queries of one head. bf16_engine.c calls
- * attni_bf16_sweep_keys() for the tiles of a task. If the task is cut along the keys, it calls
+ * the keys of a task; a task is some tiles of queries. A tile has queries of one head,
+ * or of several heads that share keys. bf16_engine.c calls attni_bf16_sweep_keys() for the tiles of
+ * a task. If the task is cut along the keys, it calls
  * attni_bf16_sweep_chunk() for each chunk instead.
  *
  *   for each tile chunk (256 keys and a tile of up to 32 queries) with a key that a query sees
@@ -88,7 +89,8 @@ static bool finite_scores(const bf16_worker *w, const bf16_tile *t, int at)
     const int q = t->exponent, k = w->exponent[at];
     /* q and k are biased exponents: of the tile's largest query component and of the block's
      * largest key component. So every component of a query is below 2^(q - 126), and of a key below
-     * 2^(k - 126). The condition says that a sum of D of their products is below 2^126. */
+     * 2^(k - 126). ilogb() rounds down, so D is below 2^(ilogb(D) + 1), and if the condition holds,
+     * a sum of D products is below 2^126. */
     return q < 255 && k < 255 &&
            q - 126 + k - 126 + ilogb((double)attni_bf16_padded(w->plan->D)) < 126;
 }
@@ -100,7 +102,8 @@ static float *scores_of(const bf16_worker *w, const bf16_tile_chunk *x, int b)
                      : w->st + (ptrdiff_t)b * ATTNI_BLOCK * t->W;
 }
 
-/* Are the products final scores, and finite, so that unit->scores may find the maxima? */
+/* May unit->scores find the maxima of this block? It may if products are the final scores (no soft
+ * cap, bias or mask) and certainly finite, and if the unit computes no key beyond the block's. */
 static bool identity_scores(const bf16_worker *w, const bf16_block *x)
 {
     return x->visible == ATTNI_FULL && x->n % w->unit->keys == 0 && !w->plan->scaled_scores &&
@@ -320,8 +323,9 @@ void attni_bf16_sweep_keys(bf16_worker *w, bf16_tile *tiles, int count)
     }
     begin -= begin % ATTNI_CHUNK;
     for (int64_t j0 = begin; j0 < end; j0 += ATTNI_CHUNK) {
-        /* Only the end of the sequence cuts a chunk, not `end`, even if its last keys are not
-         * visible: a shorter block could not always be read in place and would be copied. */
+        /* A chunk is shorter than ATTNI_CHUNK only at the end of the sequence. It is not cut at
+         * `end`, although its keys from there on are not visible: a shorter block could not always
+         * be read in place, and would be copied. */
         const int64_t left = w->sequence->S - j0;
         const int n = left < ATTNI_CHUNK ? (int)left : ATTNI_CHUNK;
         attni_bf16_new_chunk(w);

@@ -15,7 +15,9 @@
  *
  *     a chunk adds its part of a tile after the chunk before it has finished the same tile.
  *
- * Each tile of a shared head has its own total in memory, so no other order matters. All tasks
+ * Each tile of a shared head has its own total in memory, so no other order matters for dq. (Tasks
+ * of heads that share elements of the mask's gradient add to them in an order of their own:
+ * backward_task.c.) All tasks
  * visit their tiles in the same order, and tasks are claimed in order. So waits are short, and a
  * task waits only for an earlier task, on which some thread is already working: there is no
  * deadlock. The bits of the result do not depend on the number of threads. docs/models/backward.pml
@@ -54,8 +56,9 @@ static int keys_per_chunk(const attni_plan *p)
     return keys;
 }
 
-/* Returns false if there are more tasks than can be counted. If bw->nothing, the numbers of
- * sequences, heads and rows may have any size. */
+/* Returns false if there are more tasks than can be counted. If bw->nothing, tensors may
+ * have no memory, so the numbers of sequences, heads and rows may be huge: their products are only
+ * formed where they are needed. */
 static bool count_tasks(attni_backward *bw)
 {
     const attni_plan *p = &bw->plan;

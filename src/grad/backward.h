@@ -1,5 +1,7 @@
-/* The interface between backward.c (check, plan, tasks), backward_rows.c (values per query before
- * the tasks, sums over tasks after them) and backward_task.c (one task). */
+/* The interface between the files of the backward: backward_check.c (checks), backward.c (plan,
+ * tasks), backward_rows.c (values per query before the tasks, sums over tasks after them) and
+ * backward_task.c (one task). backward_pieces.c and jvp.c use it, too. A *chunk* of the backward is
+ * `keys` keys, which may be fewer than ATTNI_CHUNK. */
 #ifndef ATTNI_SDPA_BACKWARD_H
 #define ATTNI_SDPA_BACKWARD_H
 
@@ -19,7 +21,7 @@ typedef enum attni_dmask {
 } attni_dmask;
 
 /* Rows of a tensor, cut into panels [panel][rows][W] side by side, as linear() reads them. W is at
- * most the widest tile; the last panel has only as many vectors as its columns fill. */
+ * most the widest tile; the last panel has 1, 2 or 4 vectors, as few as hold its columns. */
 typedef struct attni_panels {
     int64_t columns, padded; /* padded: the columns of all panels together */
     int widest;              /* columns of all panels but the last */
@@ -48,7 +50,8 @@ typedef struct attni_backward {
     /* Keys come in pieces (backward_pieces.c). No head is private then. `without_keys`: the tasks
      * compute only the rows that see no key. */
     bool in_pieces, without_keys;
-    /* dk and dv hold sums to begin with; they are left as sums (attn_pieces_options). */
+    /* sums_in: dk and dv already hold sums, to which the call adds. sums_out: they stay sums at the
+     * end; dk is not multiplied by the scale (attn_pieces_options). */
     bool sums_in, sums_out;
     int64_t first_task, past_task; /* of each key/value head: the tasks of the piece */
     /* The call has some of the rows of a whole: their runs, in rising order of positions. NULL: it
@@ -151,8 +154,8 @@ attn_status attni_backward_check(attni_backward *bw, const attn_sdpa_args *args,
  * scratch of one worker for it. */
 size_t attni_backward_rows_scratch(const attni_backward *bw);
 void attni_backward_rows(const attni_backward *bw, int64_t query_block, attni_grad_cursor *at);
-/* Element i of both arrays, from the lse x of one row: lse[i] is x in units of scores, rounded to
- * R, and factor[i] makes up for the rounding error. */
+/* Sets element i of both arrays from x, the lse of one row: lse[i] to x in units of scores, rounded
+ * to R, and factor[i] to what corrects the rounding error. */
 void attni_set_lse(const attni_plan *p, char *lse, char *factor, int64_t i, double x);
 /* attni_backward_clear zeroes the arrays that tasks add to; attni_backward_sums adds up the tasks'
  * partial sums afterwards. */
@@ -165,7 +168,9 @@ void attni_backward_sums(const attni_backward *bw);
  * A task is one chunk of keys of one key/value head against all queries that see it. A work item is
  * one task or, for a private head, all tasks of that head. */
 size_t attni_backward_task_scratch(const attni_backward *bw);
-/* Tasks of sequence n, for one key/value head; its tiles, if they need totals (all_tiles). */
+/* attni_backward_tasks_of: the number of tasks of sequence n, for one key/value head.
+ * attni_backward_tiles_of: the number of tiles of the sequence that need totals (all_tiles): 0 if
+ * the sequence has only one chunk. */
 int64_t attni_backward_tasks_of(const attni_backward *bw, int64_t n);
 int64_t attni_backward_tiles_of(const attni_backward *bw, int64_t n);
 /* Sequence n has the rows of the runs from attni_backward_first_run(n) to the one before
@@ -184,7 +189,7 @@ static inline bool attni_wanted(const attn_tensor *t)
     return t->data || t->shape[0] || t->shape[1] || t->shape[2] || t->shape[3];
 }
 
-/* Element i of an array of R, at any address: also of the caller's arrays. */
+/* Element i of an array of R, which need not be aligned: it may be the caller's. */
 static inline double attni_real(const attni_plan *p, const char *array, int64_t i)
 {
     float single;

@@ -96,7 +96,7 @@ void attni_grad_bf16_load_keys(attni_grad_worker *w)
     const int64_t D = bw->q_panels.padded;
     o->few = few_queries(w);
     if (o->few)
-        return; /* nonfinite_k is still 0, because each task starts with a new worker */
+        return; /* nonfinite_k is still 0: each task begins with a zeroed attni_grad_worker */
     load_rows(w, &a->k, o->k, D);
     if (bw->want_scores)
         load_rows(w, &a->v, o->v, bw->v_panels.padded);

@@ -1,7 +1,7 @@
 /* The backward with keys in pieces: attn_sdpa_backward_begin and so on (attn_pieces.h).
  *
- *   begin    check and plan, as for one call; memory for the totals of dq; three numbers for each
- *            query (backward_rows.c)
+ *   begin    check and plan, as for one call; memory for the totals of dq; the values of each query
+ *            (backward_rows.c)
  *   feed     the tasks whose chunks of keys are in the piece (backward_task.c)
  *   finish   rows that see no key; gradients that are sums over tasks
  *
@@ -12,9 +12,10 @@
  * sequence also writes the gradients of rows that see no key. If it was in no piece, finish runs
  * it.
  *
- * Some of the rows of a whole are cut into runs (attni_pieces_cut_runs). A task visits the runs of
- * its sequence, the last one first, as it visits the tiles of a run. Each row is in one lane of a
- * tile, and its dq depends on neither the other lanes nor the width of the tile.
+ * If the call has only some rows of a whole, its rows are cut into runs (attni_pieces_cut_runs). A
+ * task visits the runs of its sequence, the last one first, as it visits the tiles of a run. Each
+ * row is in one lane of a tile, and its dq depends on neither the other lanes nor the width of the
+ * tile.
  */
 #include "../sdpa/pieces.h"
 #include "backward.h"
@@ -26,7 +27,7 @@ struct attn_sdpa_backward_state {
     char *memory;      /* bw's arrays */
     size_t memory_bytes;
     int64_t position;     /* the key after the last one fed */
-    int64_t wanted, past; /* the first run of needed keys */
+    int64_t wanted, past; /* the first range of needed keys that has no gap */
     bool finished;
 };
 
@@ -91,7 +92,7 @@ static void want(attn_sdpa_backward_state *s)
     const attni_plan *p = &s->bw.plan;
     const int64_t B = s->finished || s->bw.nothing ? 0 : p->B;
     key_range all = {p->S, p->S};
-    if (B > 0 && s->bw.sums_in && !s->bw.sums_out) { /* all sums become gradients */
+    if (B > 0 && s->bw.sums_in && !s->bw.sums_out) { /* every sum becomes a gradient */
         s->wanted = s->position;
         s->past = p->S;
         return;
@@ -119,7 +120,8 @@ int64_t attn_sdpa_backward_next(const attn_sdpa_backward_state *state, int64_t m
 
 /* ------------------------------------------------------------------------------- begin and end */
 
-/* Checks the order of the rows. In any other order a sequence's rows would not be adjoining. */
+/* Checks the order of the rows. A sequence's runs must follow each other in rising order
+ * (attni_backward_first_run). */
 static attn_status check_positions(const attni_plan *p, const int64_t *positions, attn_error *err)
 {
     for (int64_t i = 1; positions && i < p->T; i++)
@@ -255,7 +257,7 @@ static size_t workers_bytes(const attni_backward *bw)
     return (size_t)bw->workers * bw->worker_bytes;
 }
 
-/* The arrays that tasks add to, and the values per query. */
+/* Zeroes the arrays that tasks add to, and computes the values of each query. */
 static attn_status start(attn_sdpa_backward_state *s, attn_error *err)
 {
     attni_call call;

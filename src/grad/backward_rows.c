@@ -1,6 +1,6 @@
 /* The first and the last step of the backward. The first step treats each query by itself: its lse,
- * by which its weights are normalised, and delta = dout . out. The last step adds up gradients that
- * are sums over many tasks, in one fixed order. */
+ * by which its weights are normalised, and delta = dout . out - dlse. The last step adds up
+ * gradients that are sums over many tasks, in one fixed order. */
 #include "backward.h"
 
 #include <math.h>
@@ -77,7 +77,8 @@ void attni_set_lse(const attni_plan *p, char *lse, char *factor, int64_t i, doub
     attni_set_real(p, lse, i, x / unit);
     const double off = attni_real(p, lse, i) * unit - x;
     double correction = 1;
-    if (fabs(off) < 0x1p-12) /* of nearly every lse: the series of e^off, less than 2^-52 off */
+    if (fabs(off) <
+        0x1p-12) /* nearly every lse; the error of this series of e^off is below 2^-52 */
         correction = 1 + off * (1 + off * (0.5 + off * (1. / 6)));
     else if (!isnan(off))
         correction = exp(fmax(fmin(off, 60), -60));
@@ -85,9 +86,10 @@ void attni_set_lse(const attni_plan *p, char *lse, char *factor, int64_t i, doub
 }
 
 /* The row's part of the gradient of its head's sink. The sink has the weight e^(sink - lse) but no
- * value. The weight is at most e^11, as those of weights_from_lse() are at most 2^16, because a
- * huge lse may have a huge rounding error. A sink of -inf has no part. Any other sink has one, even
- * if its weight underflows to 0: a NaN in delta must show, as it does in the gradients of keys. */
+ * value. A huge lse may have a huge rounding error, which would make the weight huge. So it is at
+ * most e^11, just below 2^16, the limit of weights_from_lse(). A sink of -inf has no part. Any
+ * other sink has one, even if its weight underflows to 0: a NaN in delta must show, as it does in
+ * the gradients of keys. */
 static double sink_part(const attni_backward *bw, int64_t h, double lse, double delta)
 {
     const double sink = (double)bw->plan.args.sink_logits[h];
@@ -183,8 +185,8 @@ void attni_backward_clear(const attni_backward *bw)
         attni_backward_zero(bw->grads.dmask);
 }
 
-/* The gradient of element (b, h, n) of the mask: the sum over all b, h and n for which the element
- * was repeated. sums is [B,H,count]. */
+/* The gradient of element (b, h, n) of the mask. If the mask has size 1 in a dimension, the element
+ * was repeated there, and the sum goes over the whole dimension. sums is [B,H,count]. */
 static double repeated_sum(const attni_backward *bw, const double *sums, int64_t count, int64_t b,
                            int64_t h, int64_t n, int dimension)
 {

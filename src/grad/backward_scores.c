@@ -24,8 +24,9 @@ static int64_t keys_with_sums(const attni_grad_worker *w)
     return w->bw->unit ? attni_div_up(w->n, 16) * 16 : w->n;
 }
 
-/* Products write a block's first sums: zeroing would take up to a tenth of the time of few queries.
- * If the call continues earlier sums, the caller loads them next. */
+/* Marks all blocks as without sums. The first product of a block writes its sums, so nothing is
+ * zeroed, which would take up to a tenth of the time of a call with few queries. If the call
+ * continues earlier sums, the caller loads them next. */
 void attni_grad_begin_sums(attni_grad_worker *w)
 {
     if (w->bw->sums_in)

@@ -410,8 +410,9 @@ static void begin_task(attni_grad_worker *w, int64_t task, attni_grad_cursor *at
         bw->alibi_sums[task * bw->group + g] = 0;
 }
 
-/* Processes the tiles of a run, the last one first, for all heads of the group. `sequence` has the
- * run. x is the number of the first of these tiles; returns the number of the next tile. */
+/* Processes the tiles of a run, the last one first, for all heads of the group. `sequence`
+ * contains the run. x is the number of the first of these tiles; returns the number of the next
+ * tile. */
 static int64_t do_run(attni_grad_worker *w, const attni_sequence *sequence, const attni_run *run,
                       int64_t x)
 {

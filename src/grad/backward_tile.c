@@ -5,7 +5,7 @@
  *       S^T = K Q^T;  scale, cap, biases, masks;  P = 2^(S - lse)
  *       dP^T = V dO^T;  dS = P (dP - delta), times the derivative of the cap
  *       dV += P^T dO;  dK += dS^T Q            components in lanes: the product linear()
- *       dQ^T += K^T dS                         queries in lanes: the product values()
+ *       dQ^T += K^T dS^T                       queries in lanes: the product values()
  *     add dQ^T to that of the chunks before
  *
  * A masked pair has P = dS = 0: the code selects this 0, it does not compute it. In the last three
@@ -97,7 +97,8 @@ static bool decodes(const attni_grad_worker *w, int64_t keys)
     return w->tile.nv == 1 && w->tile.rows <= kernels->max_decode_rows && keys >= kernels->lanes;
 }
 
-/* st = K Q^T for n keys and a tile that decodes; k may also be the values, and q dout. q is a tile
+/* st = K Q^T for n keys and a tile that decodes. It also computes dP^T = V dO^T: then k is the
+ * values, and q is dout. q is a tile
  * array or, for a single query, its row. The rows of `next` are prefetched meanwhile. */
 static void multiply_few(attni_grad_worker *w, char *st, const char *q, const char *k,
                          ptrdiff_t ldk, int n, int64_t D, const attni_next_rows *next)

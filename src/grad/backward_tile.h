@@ -68,24 +68,27 @@ bool attni_backward_tile(attni_grad_worker *w);
  *
  * The steps that R and bf16 arithmetic share. */
 
-/* Called before the chunk's first tile, and after its last one: dk and dv of keys that no query
- * sees become 0. */
+/* attni_grad_begin_sums is called before the chunk's first tile, attni_grad_complete_sums after its
+ * last one: it sets dk and dv to 0 for blocks that no query sees. */
 void attni_grad_begin_sums(attni_grad_worker *w);
 void attni_grad_complete_sums(attni_grad_worker *w);
 /* Whether the block that begins with the chunk's key `at` has sums, to which products are added. If
- * not, the block's first n keys get theirs next, and the sums of its other keys are zeroed. */
+ * not, the caller must write the sums of the block's first n keys next. This function then zeroes
+ * those of its other keys and marks the block. */
 bool attni_grad_has_sums(attni_grad_worker *w, int64_t at, int n);
 /* Turns scores, biased and masked, into weights; a masked weight is the mark -1. Returns the
  * weights after dropout. */
 char *attni_grad_weigh(attni_grad_worker *w, int64_t j, int n);
 /* Takes those weights and w->dp = dout . v. The marks in the weights become 0, and w->dp becomes
- * the gradient of the products q . k. */
+ * the gradient of the scaled scores, before the soft cap. dq and dk are multiplied by the scale
+ * when they are stored. */
 void attni_grad_scores(attni_grad_worker *w, char *kept, int64_t j, int n);
 /* Adds the requested sums of w->dp; attni_grad_scores calls this. */
 void attni_grad_sums(attni_grad_worker *w, int64_t j, int n);
-/* Contributions of non-finite rows, added element by element. ..._rows: what the non-finite rows of
- * t (q or dout) add, times the factors x, to `sum` for the keys from j0 on that these rows see.
- * ..._key: what key j of the block, which is not finite, adds to dq of the queries that see it. */
+/* Contributions of non-finite rows, added element by element. ..._rows: for each non-finite row of
+ * t (q or dout), and each key from j0 on that this row sees, adds the row, times its factor in x,
+ * to the key's row of `sum`. ..._key: what key j of the block, which is not finite, adds to dq of
+ * the queries that see it. */
 void attni_grad_nonfinite_rows(const attni_grad_worker *w, char *sum, const attni_panels *panels,
                                const char *x, const attn_tensor *t, uint64_t nonfinite, int64_t j0,
                                int n);

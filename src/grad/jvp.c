@@ -2,7 +2,7 @@
  *
  *   for each tile of W queries, for each block of 64 keys that some query of the tile sees
  *     P as in the backward;  tS^T = K tQ^T + tK Q^T, times the derivative of the cap;  A = P tS
- *     acc += V^T A + tV^T P;  mu += the sum of A over the keys
+ *     acc^T += V^T A^T + tV^T P^T;  mu += the sum of A over the keys
  *   tout = acc - mu out;  tlse = mu
  *
  * A task is one tile and owns its rows, so tasks share no sums. A masked pair has P = A = 0: the
@@ -274,7 +274,7 @@ static void weigh_block(jvp_worker *w, int64_t j0, int n, attni_class visible, b
         for (int i = 0; i < t->rows; i++)
             seen[r] |= (uint64_t) !(attni_real(p, f->st, (int64_t)r * t->W + i) < 0) << i;
     }
-    char *mass = w->ts; /* what mu sums up: the terms without dropout */
+    char *mass = w->ts; /* what mu sums up: weights before dropout, times tangents */
     if (w->kept) {
         memcpy(w->undropped_weights, w->ts, bytes);
         memcpy(w->part, f->st, bytes);

@@ -20,7 +20,7 @@
 #define OWN (ATTNI_BITS == 32 ? ATTN_F32 : ATTN_F64)
 #define SIZE_OF(dtype) ((dtype) == OWN ? (int)sizeof(R) : 2)
 
-/* On a Zen 4, decoding from L3 takes up to 1.2 times as long if the code begins at an odd multiple
+/* On a Zen 4, decoding from L3 takes up to 1.15 times as long if the code begins at an odd multiple
  * of 64 bytes (docs/decisions/0027). */
 #define DECODE_OP static __attribute__((aligned(128))) void
 

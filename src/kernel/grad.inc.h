@@ -36,7 +36,8 @@ V_INLINE R lanes_sum(vec s)
     return lane[0];
 }
 
-/* The same of V_LANES vectors, which it overwrites: lane u of the result is the sum of s[u]. */
+/* The sums of the lanes of V_LANES vectors, each added as by lanes_sum(): lane u of the result is
+ * the sum of the lanes of s[u]. The vectors s are overwritten. */
 V_INLINE vec lanes_sums(vec s[V_LANES])
 {
     v_transpose(s);

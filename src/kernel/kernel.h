@@ -113,7 +113,7 @@ typedef struct attni_next_rows {
                         prefetches each row twice: all lines into L2, l2_ahead rows before it is
                         read, and most lines into L1 at half this distance. It does so for the rows
                         that it reads and for the next rows. */
-    bool l2_only;    /* not into L1 */
+    bool l2_only;    /* without effective prefetches into L1 */
     bool one_vector; /* scores_decode() of one query takes one vector of keys at a time, not two.
                         The results are the same. */
 } attni_next_rows;

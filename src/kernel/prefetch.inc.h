@@ -2,21 +2,21 @@
  *
  * A decode operation prefetches one stream of lines in address order, spread over the arithmetic.
  * scores_decode() transposes keys in registers: it reads one line of each of 16 rows, then the
- * next line of each. Prefetching in this order defeats the hardware prefetcher (Zen 5: 22 GB/s,
- * where a streaming read reaches 36). A core has few line-fill buffers, so lines are prefetched
+ * next line of each. If lines were prefetched in the order of these reads, the hardware prefetcher
+ * could not follow (Zen 5: a loop that reads so reaches 25 GB/s, a streaming read 36; decision
+ * 0007). A core has few line-fill buffers, so lines are prefetched
  * into L1 one at a time, between two multiplications. (With huge pages, where a streaming read
- * reaches 40 GB/s, scores_decode() alone reads 37 GB/s with one line at a time and 34 with four;
- * decision 0009.)
+ * reaches 40 GB/s, scores_decode() alone reads 38 GB/s; decision 0009 has what was tried.)
  *
  * With one query, the prefetch is half a block ahead of the reads. Half a block stays in L1 (f32
- * and D = 128: 16 KB; 8 KB and 32 KB are 15 % slower). With more queries, values() passes several
- * times over the rows of a block, each time for other components. So the prefetch is a whole block
- * ahead.
+ * and D = 128: 16 KB). With more queries, values_decode() passes several times over the rows of a
+ * block, each time for other components. So the prefetch is a whole block ahead.
  *
- * On CPUs that prefetch into L2 (decision 0030), next_rows->l2_ahead is the distance of this
- * prefetch, in rows; for short rows it is longer than above (decision 0051). A prefetch into L1
- * follows at half this distance. If next_rows->l2_only is set, it follows at distance 0: it names
- * lines that are being read, so it has no effect (decision 0055). */
+ * On some CPUs (decision 0030), lines are prefetched into L2 first, next_rows->l2_ahead rows ahead
+ * of the reads. If rows are short, these are more rows than the half block or block above (decision
+ * 0051). A prefetch into L1 follows at half this distance. If next_rows->l2_only is set, the
+ * prefetch into L1 is 0 rows ahead of the reads: it is executed, but names lines that are being
+ * read, and so has no effect (decision 0055). */
 typedef struct prefetcher {
     uintptr_t line, end; /* the next line, and the end of its row: integers, since the addresses may
                           * lie outside any array */
@@ -69,8 +69,8 @@ V_INLINE prefetcher prefetch_stream(const attni_next_rows *next_rows, const char
 /* If the stream is prefetched into L2 (`behind` is not 0) and `lines` is above 1, prefetches
  * `lines` lines into L2. It is called once before the calls of prefetch_line() for these lines, so
  * the level is tested once for all of them: a test for each line took 12 % of the instructions of
- * scores(). The empty assembly here and below keeps the compiler from making two copies of the loop
- * around it, one for each level, and from moving prefetches together.
+ * scores_decode(). The empty assembly here and below keeps the compiler from making two copies of
+ * the loop around it, one for each level, and from moving prefetches together.
  *
  * Rows of bf16 and f16 are always prefetched into L1 here: f16 is slower with L2 (decision 0030).
  * The bf16 engine has its own prefetch, which uses L2. */
@@ -85,8 +85,8 @@ V_INLINE void prefetch_begin(prefetcher *a, const int lines, const attn_dtype dt
 }
 
 /* Prefetches line number `line` of `lines`. If `lines` is above 1: into L1, since prefetch_begin()
- * has prefetched it into L2 if that is wanted. If `lines` is 1: into L2 or L1, whichever the stream
- * uses. */
+ * has prefetched it into L2 if that is wanted. If `lines` is 1: into L2, and not into
+ * L1, if the stream is prefetched into L2; else into L1. */
 V_INLINE void prefetch_line(prefetcher *a, const int line, const int lines, const attn_dtype dtype)
 {
     if (!PREFETCHES)

@@ -1,15 +1,18 @@
 /* Layer norm over the last dimension. Rows are read in pieces. In f64 all arithmetic is in double,
  * and mean and variance take two passes over a row, so that a large mean costs no digits. In f32
- * the kernels compute. Mean, variance and sums are in double, other numbers in float. A row is in
- * double as a whole if its r does not fit a float.
+ * kernels (kernel.h) do the arithmetic. Mean, variance and sums are in double, but the
+ * terms of a sum are first added a few at a time in float; other numbers are in float.
  *
  *   y = (x - mean) * r,  r = 1 / sqrt(variance + eps),  out = y * weight + bias
  *   dx = r * (g - mean(g) - y * mean(g * y)),  g = dout * weight
  *   dweight = sum of dout y,  dbias = sum of dout, over all rows
  *
- * The sums over rows have a fixed order: groups of ATTNI_NORM_ROWS rows are added in order. The
- * rows of a group are added in order. But if r of every row of the group fits a float, they are
- * added in the order that norm_columns() has (kernel.h).
+ * If the r of an f32 row does not fit a float, the whole row is computed in double. If only
+ * mean(g) or mean(g * y) is not finite in float, only its dx is.
+ *
+ * The sums over rows have a fixed order: groups of ATTNI_NORM_ROWS rows are added in order, and so
+ * are the rows of a group. But in f32, if r of every row of the group fits a float, norm_columns()
+ * adds the rows, in the order that kernel.h gives.
  */
 #include <math.h>
 
@@ -167,8 +170,9 @@ static void find_float_moments(const norm *p, int64_t i, int64_t end, attni_mome
         mean[u] = (double)first[u] + sum[u] / (double)E;
         r[u] = 1 / sqrt((variance < 0 ? 0 : variance) + p->eps);
         m[u].mean = (float)mean[u];
-        /* `rest` corrects the rounding of m[u].mean. It is not computed from mean[u], which is
-         * itself rounded: y of an element near the mean would lose digits. */
+        /* `rest` corrects the rounding of m[u].mean. It is not computed from mean[u], because that
+         * is rounded, too. For an element near the mean, x - mean is small, and the rounding error
+         * of mean[u] would cost y digits. */
         m[u].rest = (float)(((double)m[u].mean - (double)first[u] - sum[u] / (double)E) * r[u]);
         m[u].r = (float)r[u];
         fits[u] = attni_module_fits_float(r[u]);
@@ -284,7 +288,8 @@ static void gradient_floats(const norm *p, int64_t i, const attni_moments *m)
     }
 }
 
-/* A row in double: not f32, or its r does not fit a float. */
+/* Computes mean, r and dx of row i in double: for a row that is not f32, or whose r does not fit a
+ * float. */
 static void gradient_row(const norm *p, int64_t i)
 {
     if (p->kernels)

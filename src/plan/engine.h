@@ -11,8 +11,8 @@
 
 #include "plan.h"
 
-/* The sweep over the keys that a tile is in, if they arrive in pieces. Values are in saved files.
- */
+/* If keys arrive in pieces: which sweep over the keys a tile is in. Saved files contain these
+ * numbers, so they must not change. */
 typedef enum attni_fed_sweep {
     ATTNI_FED_NEW = 0, /* nothing has been fed to it; its sums are not set */
     ATTNI_FED_FAST = 1,
@@ -63,16 +63,16 @@ struct attni_engine {
  * large it is; 0: no soft cap. */
 void attni_scale_softcap(const attni_plan *plan, void *st, int n, double cap, int nv);
 
-/* ln(l * 2^m) * lowered. The result depends only on the product l * 2^m, not on m. `lowered` is the
- * ratio of log2_scale to the factor that this row's scores were multiplied by: 1 up to rounding, or
- * 256 in the rescaled sweep. */
+/* ln(l * 2^m) * lowered. The result depends only on the product l * 2^m, not on m. This row's
+ * scores were multiplied by a factor; `lowered` is log2_scale divided by this factor. It is 1 up to
+ * rounding, and 256 in the rescaled sweep (sdpa/tile_task.c). */
 double attni_log_sum(double l, double m, double lowered);
 /* Writes n elements of R to the row `to` of tensor t, in t's type and stride. The input contains no
  * -0, and the output contains none either. */
 void attni_store_row(const attni_plan *p, char *to, const attn_tensor *t, const char *from,
                      int64_t n);
-/* Is x a finite score, in log2 units, that is too large for R? `real` is the number of bytes of
- * R. */
+/* Is x a finite score, in log2 units, that is too large for R, or nearly? `real` is the number of
+ * bytes of R. */
 static inline bool attni_log2_too_large(size_t real, double x)
 {
     return isfinite(x) && !(fabs(x) < (real == sizeof(float) ? 1.6e38 : 8e307));

@@ -54,7 +54,7 @@ typedef struct attni_run {
  *                                            0.693 times the largest number of R if that is less
  *   |scale| is below the least denormal      |scale_pow2| is that denormal number, and
  *   number of R                              scale_mantissa is less than 1
- *   the same, R is float, and even           scale_pow2 is 0, and scale_mantissa is 1
+ *   the same, R is float, and                scale_pow2 is 0, and scale_mantissa is 1
  *   scale_mantissa would be below 2^-125
  *
  * The product of q and scale_pow2 is exact, unless it is a denormal number. If q is finite, the
@@ -101,10 +101,11 @@ struct attni_plan {
     bool from_memory;  /* so much that a repeated call finds its rows in memory, not in L3 */
     bool prefetch_l2;  /* decode operations prefetch into L2 first; applies to f32, and to bf16 in
                           the bf16 engine */
-    bool one_stream;   /* from_memory and prefetch_l2, on a Zen 4: it reads one stream of addresses
-                          faster than two (docs/decisions/0047, 0055) */
-    /* The number of rows by which a prefetch into L2 is ahead of the reads: at least 32, and 4096
-     * elements, but at most a chunk (docs/decisions/0051). 0: lines are prefetched into L1. */
+    bool one_stream;   /* from_memory and prefetch_l2, with AVX-512 on a Zen 4: it reads one stream
+                          of addresses faster than two (docs/decisions/0047, 0055) */
+    /* How many rows a prefetch into L2 is ahead of the reads (docs/decisions/0051): at least 32, at
+     * most a chunk, and between these the least power of two that covers 4096 elements. 0: lines
+     * are prefetched into L1. */
     int k_l2_ahead, v_l2_ahead;
     int v_l2_only;     /* not 0: f32 values of one query are prefetched into L2 alone, so many
                           rows ahead (docs/decisions/0055) */

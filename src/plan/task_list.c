@@ -5,7 +5,7 @@
  *   head   -> batch b, first query head h
  *   later  -> sequence n and first query i0
  *
- * sdpa.c calls attni_find_task() for each task that a worker takes.
+ * attni_find_task() is called for each task that a worker takes.
  */
 #include "plan.h"
 

@@ -1,5 +1,5 @@
 /* The work of a call: visible pairs of a query and a key (attni_visible_pairs), and bytes of
- * tensors (attni_tensor_bytes). sdpa/plan_info.c reports both. */
+ * tensors (attni_tensor_bytes). attn_sdpa_plan and its like report both. */
 #include "plan.h"
 
 double attni_tensor_bytes(const attn_tensor *t)
@@ -31,9 +31,10 @@ static int64_t visible_keys(const attni_sequence *sequence, int64_t i)
 /* Visible pairs of queries i0 .. i1 (inclusive). Each rule gives a query a first and a last key;
  * from query to query, each of them stays or moves by one. The span begins at the maximum of the
  * first keys and ends at the minimum of the last keys of all rules. So the number of keys, before
- * it is cut off at 0, is concave in i. If the middle lies on the line between both ends of the run,
- * the whole run does, and is summed at once; else its halves are counted. The recursion takes a
- * number of steps in the order of the logarithm of the run's length. */
+ * it is cut off at 0, is concave in i. If the number of keys of the middle query lies on the line
+ * between the numbers of the first and the last query, so do the numbers of all queries between
+ * them, which are then summed at once. Else the two halves are counted separately. The recursion
+ * takes a number of steps in the order of the logarithm of the number of queries. */
 static double pairs_of_run(const attni_sequence *sequence, int64_t i0, int64_t i1)
 {
     const int64_t first = visible_keys(sequence, i0), last = visible_keys(sequence, i1),
